@@ -1,9 +1,6 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"debug/buildinfo"
 	"embed"
 	"encoding/json"
@@ -13,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,8 +25,8 @@ var debian embed.FS
 // architectures are those of the archives. A variable, for tests build for one.
 var architectures = []string{"amd64", "arm64"}
 
-// dist makes the files of a version in a folder. They are as old as the commit.
-func dist(folder, tmp, version, proxy string, license []byte, made time.Time) error {
+// dist makes the files of a version in a folder, from its sources in a tree. They are as old as the commit.
+func dist(folder, tmp, tree, version string, env []string, made time.Time) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -38,19 +36,22 @@ func dist(folder, tmp, version, proxy string, license []byte, made time.Time) er
 		return filepath.Join(folder, name)
 	}
 	for _, arch := range architectures {
-		command, err := build(tmp, version, proxy, arch, false)
+		command, err := build(tmp, version, env, arch, false)
 		if err != nil {
 			return err
 		}
 		name := fmt.Sprintf("ringnet_%s_linux_%s", version[1:], arch)
-		if err := archive(add(name+".tar.gz"), name, command, license, made); err != nil {
+		err = run(tmp, nil, "tar", "--create", "--use-compress-program=gzip -n", "--file="+add(name+".tar.gz"), "--transform=s,^,"+name+"/,",
+			"--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX", fmt.Sprint("--mtime=@", made.Unix()),
+			"--directory="+filepath.Dir(command), "ringnet", "--directory="+tree, "LICENSE")
+		if err != nil {
 			return err
 		}
 		if err := bill(add(name+".spdx.json"), name, command, version, made); err != nil {
 			return err
 		}
 	}
-	command, err := build(tmp, version, proxy, runtime.GOARCH, true)
+	command, err := build(tmp, version, env, runtime.GOARCH, true)
 	if err != nil {
 		return err
 	}
@@ -75,10 +76,10 @@ func dist(folder, tmp, version, proxy string, license []byte, made time.Time) er
 	return os.WriteFile(filepath.Join(folder, "SHA256SUMS"), []byte(sums+"\n"), 0o644)
 }
 
-// build builds the command as its users do, from our proxy, and returns its path.
-func build(tmp, version, proxy, arch string, cgo bool) (string, error) {
+// build builds the command as its users do, and returns its path.
+func build(tmp, version string, env []string, arch string, cgo bool) (string, error) {
 	bin := filepath.Join(tmp, fmt.Sprintf("%s-cgo-%t", arch, cgo))
-	env := append(environment(proxy), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOPATH="+bin, "GOBIN=")
+	env = append(slices.Clip(env), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOPATH="+bin, "GOBIN=")
 	if cgo {
 		env = append(env, "CGO_ENABLED=1", goFlags+" -buildmode=pie") // as Debian wants it
 	}
@@ -93,31 +94,6 @@ func build(tmp, version, proxy, arch string, cgo bool) (string, error) {
 		return "", errors.Join(err, fmt.Errorf("go install has left no command in %s", bin))
 	}
 	return found[0], nil
-}
-
-// archive packs a command and the license into a file, in a folder of a name.
-func archive(file, name, command string, license []byte, made time.Time) error {
-	text, err := os.ReadFile(command)
-	if err != nil {
-		return err
-	}
-	var packed bytes.Buffer
-	z := gzip.NewWriter(&packed)
-	t := tar.NewWriter(z)
-	for _, f := range []struct {
-		name string
-		mode int64
-		text []byte
-	}{{"ringnet", 0o755, text}, {"LICENSE", 0o644, license}} {
-		h := &tar.Header{Name: name + "/" + f.name, Mode: f.mode, Size: int64(len(f.text)), ModTime: made, Format: tar.FormatUSTAR}
-		if err := t.WriteHeader(h); err != nil {
-			return err
-		}
-		if _, err := t.Write(f.text); err != nil {
-			return err
-		}
-	}
-	return errors.Join(t.Close(), z.Close(), os.WriteFile(file, packed.Bytes(), 0o644))
 }
 
 // bill writes what a command was built from, in the format SPDX 2.3.
@@ -194,8 +170,8 @@ Description: connections over RDMA and shared memory
 		"usr/bin/ringnet":                              text,
 		"usr/share/lintian/overrides/ringnet":          []byte("# It is not uploaded to Debian, so no bug asks for it.\nringnet: initial-upload-closes-no-bugs\n"),
 		"usr/lib/systemd/system/ringnet-proxy.service": unit,
-		"usr/share/man/man1/ringnet.1.gz":              compressed(manual),
-		"usr/share/doc/ringnet/changelog.Debian.gz":    compressed([]byte(changes)),
+		"usr/share/man/man1/ringnet.1":                 manual,
+		"usr/share/doc/ringnet/changelog.Debian":       []byte(changes),
 		"usr/share/doc/ringnet/copyright":              []byte(copyright),
 	}
 	for shell, at := range map[string]string{
@@ -218,14 +194,9 @@ Description: connections over RDMA and shared memory
 			return err
 		}
 	}
+	if err := run(tree, nil, "gzip", "-9n", "usr/share/man/man1/ringnet.1", "usr/share/doc/ringnet/changelog.Debian"); err != nil {
+		return err
+	}
 	env := append(os.Environ(), fmt.Sprint("SOURCE_DATE_EPOCH=", made.Unix()))
 	return run(tmp, env, "dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, file)
-}
-
-func compressed(text []byte) []byte {
-	var packed bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // a level that there is
-	_, _ = z.Write(text)                                       // to memory
-	_ = z.Close()
-	return packed.Bytes()
 }

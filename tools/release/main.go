@@ -4,16 +4,15 @@
 //
 // On main, modules of this repository find each other by replace directives, which `go install
 // ...@latest` refuses. So what is tagged is a commit beside main in which there are none: each module
-// that others use requires the others at the version. Before it tags, release serves what the module
-// proxy would serve, tidies by that, and installs the command from it as a user does; what it builds for
-// those without Go is in bin/dist. It pushes nothing.
+// that others use requires the others at the version. Before it tags, release pushes the tags to a
+// repository of its own, tidies by that, and installs the command from it as a user does; what it builds
+// for those without Go is in bin/dist. It pushes nothing elsewhere.
 package main
 
 import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,10 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/mod/modfile"
-	"golang.org/x/mod/module"
 	"golang.org/x/mod/semver"
-	modzip "golang.org/x/mod/zip"
 )
 
 // root is the module that the others depend on.
@@ -65,7 +61,11 @@ func release(dir, version string) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	tree, proxy := filepath.Join(tmp, "tree"), filepath.Join(tmp, "proxy")
+	tree, served := filepath.Join(tmp, "tree"), filepath.Join(tmp, "served")
+	env := environment(served, filepath.Join(tmp, "cache"))
+	if err := run(dir, nil, "git", "init", "--quiet", "--bare", served); err != nil {
+		return err
+	}
 	if err := run(dir, nil, "git", "worktree", "add", "--quiet", "--detach", tree); err != nil {
 		return err
 	}
@@ -79,16 +79,15 @@ func release(dir, version string) error {
 		at := filepath.Join(tree, m)
 		err := os.WriteFile(filepath.Join(at, "LICENSE"), license, 0o644) // each module is a work of its own
 		if err == nil {
-			err = prepare(at, pathOf(m), version, proxy)
+			err = prepare(at, version, env)
 		}
-		if err == nil {
-			err = run(tree, nil, "git", "add", "--all")
-		}
-		if err == nil {
-			err = run(tree, nil, "git", commit...)
-		}
-		if err == nil {
-			err = serve(dir, tree, m, version, proxy)
+		for _, git := range [][]string{
+			{"add", "--all"}, commit,
+			{"push", "--quiet", served, "HEAD:refs/tags/" + tagOf(m, version)}, // the modules behind it have its sums
+		} {
+			if err == nil {
+				err = run(tree, nil, "git", git...)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", pathOf(m), err)
@@ -100,7 +99,7 @@ func release(dir, version string) error {
 		return err
 	}
 	files := filepath.Join(dir, "bin", "dist")
-	if err := dist(files, tmp, version, proxy, license, made); err != nil {
+	if err := dist(files, tmp, tree, version, env, made); err != nil {
 		return err
 	}
 	for _, m := range modules {
@@ -165,90 +164,37 @@ func ready(dir, version string) error {
 }
 
 // prepare has a module require others of this repository at the version.
-func prepare(dir, path, version, proxy string) error {
-	file := filepath.Join(dir, "go.mod")
-	text, err := os.ReadFile(file)
+func prepare(dir, version string, env []string) error {
+	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
 	if err != nil {
 		return err
 	}
-	m, err := modfile.Parse(file, text, nil)
-	if err != nil {
-		return err
-	}
-	for _, r := range m.Replace {
-		if err := m.DropReplace(r.Old.Path, r.Old.Version); err != nil {
-			return err
+	edit := []string{"mod", "edit"}
+	for _, m := range modules {
+		if path := pathOf(m); strings.Contains(string(mod), path+" v") {
+			edit = append(edit, "-dropreplace="+path, "-require="+path+"@"+version)
 		}
 	}
-	for _, r := range m.Require {
-		if ours(r.Mod.Path) {
-			if err := m.AddRequire(r.Mod.Path, version); err != nil {
-				return err
-			}
-		}
+	if len(edit) == 2 {
+		return nil // it requires none
 	}
-	m.Cleanup()
-	if text, err = m.Format(); err != nil {
+	if err := run(dir, env, "go", edit...); err != nil {
 		return err
 	}
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		return err
-	}
-	if path == root {
-		return nil
-	}
-	return run(dir, environment(proxy), "go", "mod", "tidy")
-}
-
-func ours(path string) bool { return path == root || strings.HasPrefix(path, root+"/") }
-
-// serve puts a module of a tree's last commit into the files of a proxy, as the go command would from its
-// tag: the sums of what is served are in the modules that require it.
-func serve(dir, tree, folder, version, proxy string) error {
-	path := pathOf(folder)
-	at := filepath.Join(proxy, filepath.FromSlash(path), "@v")
-	if err := os.MkdirAll(at, 0o755); err != nil {
-		return err
-	}
-	commit, err := output(tree, "git", "rev-parse", "HEAD")
-	if err != nil {
-		return err
-	}
-	mod, err := os.ReadFile(filepath.Join(tree, folder, "go.mod"))
-	if err != nil {
-		return err
-	}
-	for name, text := range map[string]string{
-		"list":            version + "\n",
-		version + ".info": fmt.Sprintf("{\"Version\":%q}", version),
-		version + ".mod":  string(mod),
-	} {
-		if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o644); err != nil {
-			return err
-		}
-	}
-	f, err := os.Create(filepath.Join(at, version+".zip"))
-	if err != nil {
-		return err
-	}
-	err = zipped(f, dir, commit, folder, version)
-	return errors.Join(err, f.Close())
-}
-
-// zipped writes the archive of a module at a revision.
-func zipped(w io.Writer, dir, revision, folder, version string) error {
-	return modzip.CreateFromVCS(w, module.Version{Path: pathOf(folder), Version: version}, dir, revision, strings.TrimPrefix(folder, "."))
+	return run(dir, env, "go", "mod", "tidy")
 }
 
 const goFlags = "GOFLAGS=-mod=mod -modcacherw -trimpath -ldflags=-s"
 
-// environment has the go command ask our proxy for our modules, and for others this user's cache and what
-// the user has. It keeps ours out of the cache, where the real ones may come to be.
-func environment(proxy string) []string {
-	path := func(p string) string { return "file://" + filepath.ToSlash(p) }
-	return append(os.Environ(), goFlags, "GOWORK=off", "GONOSUMDB="+root+","+root+"/*",
-		"GOPROXY="+path(proxy)+","+path(filepath.Join(goEnv("GOMODCACHE"), "cache", "download"))+","+goEnv("GOPROXY"),
-		"GOMODCACHE="+filepath.Join(filepath.Dir(proxy), "cache"))
+// environment has the go command take our modules from a repository on this host, and others from this
+// user's cache and from where the user has them. It has a cache of its own, for in the user's the real ones
+// may come to be.
+func environment(repository, cache string) []string {
+	url := func(p string) string { return "file://" + filepath.ToSlash(p) }
+	ours := root + "," + root + "/*"
+	return append(os.Environ(), goFlags, "GOWORK=off", "GONOSUMDB="+ours, "GONOPROXY="+ours,
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url."+url(repository)+".insteadOf", "GIT_CONFIG_VALUE_0=https://"+root,
+		"GOPROXY="+url(filepath.Join(goEnv("GOMODCACHE"), "cache", "download"))+","+goEnv("GOPROXY"), "GOMODCACHE="+cache)
 }
 
 func goEnv(name string) string {
