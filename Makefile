@@ -344,12 +344,12 @@ bench-card: bin/benchmarks $(CARD)
 # for an issue. It takes ten minutes. CARD_REPORT has flags: -listen and "-connect ADDRESS" for two
 # hosts, and more that "go doc" and -help in benchmarks/cardreport tell of.
 card-report: card-report-programs
-	bin/card-report/cardreport $(CARD_REPORT)
+	bin/card-report/benchmarks card-report $(CARD_REPORT)
 
 # The two programs in C want libibverbs-dev. Without it their parts of the report say so.
 CC_REPORT = $(CC) -Wall -Wextra -pthread -Itools/idealcard/card
 card-report-programs:
-	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../bin/card-report/ . ./cardreport
+	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../bin/card-report/ .
 	cd cmd/ringnet && CGO_ENABLED=1 $(GO) build -o ../../bin/card-report/ .
 	CGO_ENABLED=1 $(GO) test -c -o bin/card-report/ . ./rconn
 	-$(CC_REPORT) -O3 -o bin/card-report/raw tools/idealcard/card/main_raw.c -libverbs

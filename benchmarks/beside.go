@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -47,14 +46,9 @@ const apartTime = 2 * time.Minute
 
 // measureApart has the peer's program measure a round of a cell, client and server.
 func (b *bench) measureApart(p *peer, w *benchmark, c report.Cell) (s report.Sample, err error) {
-	dir, err := os.MkdirTemp("", "ringnet-benchmarks-")
-	if err != nil {
-		return s, err
-	}
-	defer os.RemoveAll(dir)
 	args := []string{
 		"-peers", cmp.Or(p.as, p.key), "-workloads", c.Workload, "-conns", strconv.Itoa(c.Conns), "-sizes", strconv.Itoa(max(1, c.Size)),
-		"-rounds", "1", "-slice", b.slice.String(), "-idle", "none", "-out", dir,
+		"-rounds", "1", "-slice", b.slice.String(), "-idle", "none",
 	}
 	switch {
 	case b.card != "": // which chooses the device
@@ -69,13 +63,10 @@ func (b *bench) measureApart(p *peer, w *benchmark, c report.Cell) (s report.Sam
 	if b.card != "" {
 		call = w.card.on(b.card, call)
 	}
-	if _, err := call.Run(b.ctx); err != nil {
-		return s, err
-	}
 	var r struct { // the part of the report that all versions have
 		Results []struct{ Rounds []*report.Sample }
 	}
-	if err := report.ReadJSON(filepath.Join(dir, "results.json"), &r); err != nil {
+	if err := call.Measure(b.ctx, &r); err != nil {
 		return s, err
 	}
 	if len(r.Results) != 1 || len(r.Results[0].Rounds) != 1 || r.Results[0].Rounds[0] == nil {

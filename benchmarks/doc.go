@@ -10,6 +10,7 @@
 //	go run . -busy 0,2,8          beside strangers, processes that compute all the time
 //	go run . -one-process         beside a pipe in memory
 //	go run . -beside FILE         beside another version of ringnet, in the same rounds
+//	go run . card-report          and all else of a device, in a report: package cardreport
 //
 // The FILE of -beside is this program as it was built there, which "make bin/benchmarks-VERSION"
 // does. Version 1 of the protocol, a queue pair for each connection, is 04f2eb9.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/ringnet/ringnet/benchmarks/cardreport"
 	"github.com/ringnet/ringnet/benchmarks/charts"
 	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
@@ -28,8 +29,11 @@ func main() {
 }
 
 func run(args []string) error {
-	if slices.Equal(args, []string{strangerArgument}) {
+	switch {
+	case slices.Equal(args, []string{strangerArgument}):
 		beStranger()
+	case len(args) > 0 && args[0] == cardreport.Argument:
+		return cardreport.Run(args[1:], newServer)
 	}
 	o, err := parse(args)
 	switch {
@@ -81,7 +85,7 @@ func (r *Report) write(dir string) error {
 	return errors.Join(err, report.WriteJSON(filepath.Join(dir, "results.json"), r))
 }
 
-// serve is the server, for one client after the other unless it is a child.
+// serve is the server, for one client if it is a child.
 func (o *options) serve() error {
 	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
@@ -89,7 +93,7 @@ func (o *options) serve() error {
 	}
 	if !o.once {
 		fmt.Println("listening on", l.Addr())
-		return process.ServeAll(l, func() process.Server { return newServer() })
+		return process.ServeAll(l, func() []process.Server { return []process.Server{newServer()} })
 	}
 	process.Ready(l.Addr().String())
 	c, err := l.Accept()

@@ -7,23 +7,15 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
-// Server is the other process, as package net/rpc calls it.
-type Server struct {
-	mu   sync.Mutex        // guards ends
-	ends map[string]func() // end services, by their addresses, and programs, by their ports
-}
+// Server is the other process, as package net/rpc calls it. It ends services by their addresses, and
+// programs by their ports.
+type Server struct{ process.Ends }
 
-func newServer() *Server { return &Server{ends: make(map[string]func())} }
-
-// Gone ends what the client has started.
-func (s *Server) Gone() {
-	for _, end := range s.ends {
-		end()
-	}
-}
+func newServer() process.Server { return new(Server) }
 
 // Service says what to listen for.
 type Service struct {
@@ -108,25 +100,7 @@ func (s *Server) Listen(in Service, out *string) error {
 		return err
 	}
 	*out = l.Addr().String()
-	s.put(*out, serve(l))
-	return nil
-}
-
-func (s *Server) put(key string, end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ends[key] = end
-}
-
-// Close ends a service or a program, if it has not ended.
-func (s *Server) Close(key string, _ *struct{}) error {
-	s.mu.Lock()
-	end, ok := s.ends[key]
-	delete(s.ends, key)
-	s.mu.Unlock()
-	if ok {
-		end()
-	}
+	s.Put(*out, serve(l))
 	return nil
 }
 
@@ -145,7 +119,7 @@ func (*Server) Memory(_ struct{}, out *float64) error {
 // RunTool runs the serving side of a program to its end, which may be that by Close.
 func (s *Server) RunTool(in ToolRun, _ *struct{}) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	s.put(in.key(), cancel)
+	s.Put(in.key(), cancel)
 	_, err := in.run(ctx, true)
 	_ = s.Close(in.key(), nil)
 	return err

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package cardreport
 
 import (
 	"encoding/json"
@@ -117,7 +117,7 @@ func TestReportOverTheCard(t *testing.T) {
 	bin, dir := programs(t), t.TempDir()
 	// Without PATH there is no perftest. The card's folder is in it, and its program raw.
 	r, all := runOverTheCard(t, dir, nil, "/usr/bin/env", "PATH=/nowhere",
-		filepath.Join(bin, "cardreport"), "-quick", "-repo", root, "-out", dir)
+		filepath.Join(bin, "benchmarks"), Argument, "-quick", "-repo", root, "-out", dir)
 	require.Equal(t, "ideal0", r.Device)
 	require.Len(t, r.Parts, 6)
 
@@ -178,7 +178,7 @@ func TestReportOfProgramsThatFailAndTellTales(t *testing.T) {
 	script("ringnet.test", "echo '"+tales+"' >&2; kill -9 $$")
 	script("benchmarks", "echo '"+tales+"' >&2; exit 3")
 	script("manners", "printf 'first\\t"+tales+"\\n'; echo '"+tales+"' >&2; exit 1")
-	r, all := runOverTheCard(t, dir, privateEnvironment, filepath.Join(installed, "cardreport"), "-quick", "-bin", bin, "-repo", root, "-out", dir)
+	r, all := runOverTheCard(t, dir, privateEnvironment, filepath.Join(installed, "benchmarks"), Argument, "-quick", "-bin", bin, "-repo", root, "-out", dir)
 
 	assert.Equal(t, "done", r.part(t, "Doctor").state())
 	assert.Contains(t, r.part(t, "Doctor").Details, "planted: ")
@@ -199,7 +199,7 @@ func TestReportOfProgramsThatFailAndTellTales(t *testing.T) {
 
 func TestReportWithoutADeviceSaysSoInEachPart(t *testing.T) {
 	bin, dir := programs(t), t.TempDir()
-	out, err := exec.Command(filepath.Join(bin, "cardreport"), "-device", "nosuch0", "-address", "192.0.2.1", "-out", dir).CombinedOutput()
+	out, err := exec.Command(filepath.Join(bin, "benchmarks"), Argument, "-device", "nosuch0", "-address", "192.0.2.1", "-out", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	r, _ := readReport(t, dir)
 	require.Equal(t, "no RDMA device", r.Device)
@@ -213,14 +213,14 @@ func TestReportWithoutADeviceSaysSoInEachPart(t *testing.T) {
 // Two processes are the two hosts.
 func TestReportOfTwoHosts(t *testing.T) {
 	bin, dir := programs(t), t.TempDir()
-	program := filepath.Join(bin, "cardreport")
+	program := filepath.Join(bin, "benchmarks")
 	script := filepath.Join(t.TempDir(), "script")
 	require.NoError(t, os.WriteFile(script, []byte(`
 		mkfifo "$0.said" || exit 1
-		"$1" -listen 2>"$0.said" & server=$!
+		"$1" card-report -listen 2>"$0.said" & server=$!
 		exec 3<"$0.said"
 		read -r waiting <&3
-		"$1" -quick -repo "$2" -connect 127.0.0.1 -out "$3"; status=$?
+		"$1" card-report -quick -repo "$2" -connect 127.0.0.1 -out "$3"; status=$?
 		kill $server
 		exit $status
 `), 0o644))

@@ -1,4 +1,4 @@
-// Cardreport runs on an RDMA device all that ringnet's authors would like to know of it, and writes
+// Package cardreport runs on an RDMA device all that ringnet's authors would like to know of it, and writes
 // one report in Markdown, with charts and the figures beside it. "make card-report" builds what it
 // needs, and runs it with the flags of CARD_REPORT:
 //
@@ -20,4 +20,4 @@
 //
 // A server that listens starts processes for its client, and knows no password: let nobody else
 // reach it.
-package main
+package cardreport

@@ -1,4 +1,4 @@
-package main
+package cardreport
 
 import (
 	"cmp"
@@ -50,14 +50,13 @@ func (s *session) failover(p *Part) {
 
 // disturb tells what became of a connection to the other end.
 func (s *session) disturb(p *Part, f fault) error {
-	host, address := cmp.Or(s.connect, s.address), ""
-	if err := s.server.Call("Server.StartPeer", host, &address); err != nil {
+	if err := s.server.Call("Host.StartPeer", cmp.Or(s.connect, s.address), &s.peer); err != nil {
 		return err
 	}
 	defer s.kill()
 	ctx, cancel := context.WithTimeout(s.ctx, faultTime)
 	defer cancel()
-	c, happen, err := f.connect(ctx, address)
+	c, happen, err := f.connect(ctx, s.peer)
 	if err != nil {
 		return err
 	}
@@ -77,8 +76,8 @@ func (s *session) disturb(p *Part, f fault) error {
 	return err
 }
 
-// kill kills what the other end has started.
-func (s *session) kill() { _ = s.server.Call("Server.Kill", struct{}{}, new(struct{})) }
+// kill kills the peer, and returns when it is gone.
+func (s *session) kill() { _ = s.server.Call("Host.Close", s.peer, new(struct{})) }
 
 // pulse is how a connection did.
 type pulse struct {

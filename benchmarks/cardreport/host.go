@@ -1,4 +1,4 @@
-package main
+package cardreport
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func (s *session) doctor(p *Part) {
 func (s *session) host(p *Part) { s.describe(s.ctx, p) }
 
 func (s *session) otherHost(p *Part) {
-	if err := s.server.Call("Server.Describe", struct{}{}, p); err != nil {
+	if err := s.server.Call("Host.Describe", struct{}{}, p); err != nil {
 		p.problem("%v", err)
 	}
 }

@@ -1,8 +1,7 @@
-package main
+package cardreport
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"net/rpc"
@@ -11,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/ringnet/ringnet/benchmarks/process"
 )
 
 // options are the flags.
@@ -21,20 +22,17 @@ type options struct {
 	quick, portDown bool
 }
 
-func main() {
-	if err := run(os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "card-report:", err)
-		os.Exit(1)
-	}
-}
+// Argument is what the flags of Run follow in the program's.
+const Argument = "card-report"
 
-func run(args []string) error {
+// Run writes a report, or is the other end, where clients also find what measures.
+func Run(args []string, measures func() process.Server) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	var o options
-	flags := flag.NewFlagSet("card-report", flag.ContinueOnError)
+	flags := flag.NewFlagSet(Argument, flag.ContinueOnError)
 	listen := flags.Bool("listen", false, "be the other end, for a client with -connect")
 	peer := flags.String("peer", "", "be the echo server at this `address`, which the other end starts")
 	flags.StringVar(&o.connect, "connect", "", "the `address` of the other end's device, where a server listens; without it both ends are on this host")
@@ -58,7 +56,7 @@ func run(args []string) error {
 	case *peer != "":
 		return bePeer(*peer)
 	case *listen:
-		return o.serve()
+		return o.serve(measures)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -71,6 +69,7 @@ type session struct {
 	ctx    context.Context
 	chosen deviceInfo
 	server *rpc.Client
+	peer   string // where the echo server of the other end listens
 	report *document
 }
 

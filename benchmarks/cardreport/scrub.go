@@ -1,4 +1,4 @@
-package main
+package cardreport
 
 import (
 	"encoding/json"

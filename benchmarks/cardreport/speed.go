@@ -1,9 +1,7 @@
-package main
+package cardreport
 
 import (
 	"fmt"
-	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -22,19 +20,23 @@ const speedPeers = "rdma,rdma-busy,rdma-dedicated,tcp,raw,ib_send,ib_send-events
 
 // speed runs benchmarks.
 func (s *session) speed(p *Part) {
-	dir, err := os.MkdirTemp("", "card-report")
-	if err != nil {
-		p.problem("%v", err)
-		return
-	}
-	defer os.RemoveAll(dir)
 	before := s.counters()
-	if err := s.runBenchmarks(dir); err != nil {
-		p.problem("%v", err)
+	args := []string{"-device", s.device, "-peers", speedPeers, "-workloads", "ping-pong,stream,connect", "-conns", "1"}
+	if s.quick {
+		args = append(args, "-rounds", "1", "-slice", "5ms", "-sizes", "64,65536")
+	} else {
+		args = append(args, "-rounds", "5")
+	}
+	if s.connect == "" {
+		args = append(args, "-rdma", "-address", s.address)
+	} else {
+		args = append(args, "-connect", s.otherEnd())
 	}
 	r := new(report.Report)
-	if err := report.ReadJSON(filepath.Join(dir, "results.json"), r); err != nil {
-		p.problem("benchmarks has left no results: %v", err)
+	if err := (process.Call{Program: filepath.Join(s.bin, "benchmarks"), Args: args, Most: speedTime}).Measure(s.ctx, r); err != nil {
+		p.problem("%v", err)
+	}
+	if len(r.Peers) == 0 {
 		return
 	}
 	r.Machine.Device = s.report.scrub.text(r.Machine.Device) // of which charts tell, too
@@ -52,31 +54,6 @@ func (s *session) speed(p *Part) {
 	}
 	s.addRisen(p, before, "a message found no receive: ringnet promises 0, others may not")
 	s.report.Speed = r
-}
-
-func (s *session) runBenchmarks(dir string) error {
-	args := []string{"-out", dir, "-device", s.device, "-peers", speedPeers, "-workloads", "ping-pong,stream,connect", "-conns", "1"}
-	if s.quick {
-		args = append(args, "-rounds", "1", "-slice", "5ms", "-sizes", "64,65536")
-	} else {
-		args = append(args, "-rounds", "5")
-	}
-	if s.connect == "" {
-		args = append(args, "-rdma", "-address", s.address)
-	} else {
-		var there string
-		if err := s.server.Call("Server.StartBenchmarks", struct{}{}, &there); err != nil {
-			return err
-		}
-		defer s.kill()
-		_, listens, err := net.SplitHostPort(there)
-		if err != nil {
-			return err
-		}
-		args = append(args, "-connect", net.JoinHostPort(s.connect, listens))
-	}
-	_, err := s.call(s.ctx, process.Call{Program: "benchmarks", Args: args, Most: speedTime})
-	return err
 }
 
 // reasons says what was not measured, and why.

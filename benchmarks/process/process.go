@@ -1,4 +1,4 @@
-// Package process runs other programs, for benchmarks and cardreport.
+// Package process runs other programs, for benchmarks and package cardreport.
 package process
 
 import (
@@ -11,9 +11,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
 // A Call is a program to be run to its end.
@@ -44,6 +47,18 @@ func (c Call) Run(ctx context.Context) (string, error) {
 		err = fmt.Errorf("%s: %w: %s", filepath.Base(c.Program), err, LastLine(errs.String()))
 	}
 	return out.String(), err
+}
+
+// Measure runs a build of benchmarks, and reads the results that it has left, also with an error.
+func (c Call) Measure(ctx context.Context, results any) error {
+	dir, err := os.MkdirTemp("", "ringnet-benchmarks-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	c.Args = append(slices.Clip(c.Args), "-out", dir)
+	_, err = c.Run(ctx)
+	return errors.Join(err, report.ReadJSON(filepath.Join(dir, "results.json"), results))
 }
 
 // LastLine is the last line of a text.

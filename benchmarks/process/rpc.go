@@ -3,6 +3,7 @@ package process
 import (
 	"net"
 	"net/rpc"
+	"sync"
 )
 
 // A Server is the other end, as package net/rpc calls it. It has one client.
@@ -11,14 +12,51 @@ type Server interface {
 	Gone()
 }
 
+// Ends end what a client has started. A Server embeds them.
+type Ends struct {
+	mu    sync.Mutex // guards byKey
+	byKey map[string]func()
+}
+
+// Put has Close, or Gone, call end.
+func (e *Ends) Put(key string, end func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byKey == nil {
+		e.byKey = make(map[string]func())
+	}
+	e.byKey[key] = end
+}
+
+// Close ends what has the key, if it has not ended.
+func (e *Ends) Close(key string, _ *struct{}) error {
+	e.mu.Lock()
+	end, ok := e.byKey[key]
+	delete(e.byKey, key)
+	e.mu.Unlock()
+	if ok {
+		end()
+	}
+	return nil
+}
+
+// Gone ends all.
+func (e *Ends) Gone() {
+	for _, end := range e.byKey {
+		end()
+	}
+}
+
 // Serve serves a client, from its connection on to the end.
-func Serve(c net.Conn, s Server) {
+func Serve(c net.Conn, servers ...Server) {
 	r := rpc.NewServer()
-	if err := r.Register(s); err != nil {
-		panic(err) // methods are what they are
+	for _, s := range servers {
+		if err := r.Register(s); err != nil {
+			panic(err) // methods are what they are
+		}
+		defer s.Gone()
 	}
 	r.ServeConn(c)
-	s.Gone()
 }
 
 // Within returns a client of a server in this process.
@@ -28,13 +66,13 @@ func Within(s Server) *rpc.Client {
 	return rpc.NewClient(near)
 }
 
-// ServeAll serves one client of a listener after the other, each with a server of its own.
-func ServeAll(l net.Listener, server func() Server) error {
+// ServeAll serves the clients of a listener, each with servers of its own.
+func ServeAll(l net.Listener, servers func() []Server) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return err
 		}
-		Serve(c, server())
+		go Serve(c, servers()...)
 	}
 }
