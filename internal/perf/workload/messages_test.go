@@ -51,19 +51,3 @@ func TestServerGivesUpWhoeverTakesTooLong(t *testing.T) {
 	require.True(t, errors.As(<-ended, &timeout) && timeout.Timeout())
 	require.Error(t, Request(c, Echo, 1, 1))
 }
-
-func TestServerAsksItsOwner(t *testing.T) {
-	c, ended := served(t, &MessageServer{Own: map[int]func(net.Conn) error{
-		FirstOwn: func(c net.Conn) error {
-			_, err := c.Write([]byte{7})
-			return err
-		},
-	}})
-	require.NoError(t, Request(c, FirstOwn, 0, 0))
-	got := make([]byte, 1)
-	_, err := c.Read(got)
-	require.NoError(t, err)
-	require.Equal(t, byte(7), got[0])
-	c.Close()
-	require.NoError(t, <-ended)
-}
