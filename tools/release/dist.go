@@ -2,11 +2,9 @@ package main
 
 import (
 	"debug/buildinfo"
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,9 +16,6 @@ import (
 // What others install without Go: for each architecture an archive with the command, linked statically
 // and so without rdma, which loads the libraries of the host's cards; a Debian package for this
 // architecture, with rdma; beside each what it was built from, in SPDX; and the sums of all.
-
-//go:embed debian
-var debian embed.FS
 
 // architectures are those of the archives. A variable, for tests build for one.
 var architectures = []string{"amd64", "arm64"}
@@ -66,7 +61,7 @@ func dist(folder, tmp, tree, version string, env []string, made time.Time) error
 	if err := bill(add(name+".spdx.json"), name, command, version, made); err != nil {
 		return err
 	}
-	if err := deb(add(name+".deb"), tmp, command, version, made); err != nil {
+	if err := deb(add(name+".deb"), tmp, tree, command, version, made); err != nil {
 		return err
 	}
 	sums, err := output(folder, "sha256sum", files...)
@@ -133,46 +128,28 @@ func bill(file, name, command, version string, made time.Time) error {
 	return errors.Join(err, os.WriteFile(file, text, 0o644))
 }
 
-// maintainer is whom Debian's tools name.
-const maintainer = "The developers of ringnet <ringnet@users.noreply.github.com>"
-
-// deb makes a Debian package. Its unit is installed, and not enabled.
-func deb(file, tmp, command, version string, made time.Time) error {
+// deb makes a Debian package of a command and the files in the folder debian of the sources, in two of
+// which are variables. Its unit is installed, and not enabled.
+func deb(file, tmp, sources, command, version string, made time.Time) error {
 	tree := filepath.Join(tmp, "deb")
+	if err := os.CopyFS(tree, os.DirFS(filepath.Join(sources, "tools/release/debian"))); err != nil {
+		return err
+	}
 	text, err := os.ReadFile(command)
 	if err != nil {
 		return err
 	}
-	unit, _ := debian.ReadFile("debian/ringnet-proxy.service") // which are embedded
-	manual, _ := debian.ReadFile("debian/ringnet.1")
-	changes := fmt.Sprintf("ringnet (%s-1) unstable; urgency=medium\n\n  * New version: see CHANGELOG.md.\n\n -- %s  %s\n",
-		version[1:], maintainer, made.UTC().Format(time.RFC1123Z))
-	control := fmt.Sprintf(`Package: ringnet
-Version: %s-1
-Section: net
-Priority: optional
-Architecture: %s
-Maintainer: %s
-Homepage: https://%s
-Installed-Size: %d
-Depends: libc6 (>= 2.34)
-Recommends: libibverbs1, librdmacm1, ibverbs-providers
-Description: connections over RDMA and shared memory
- Package ringnet carries the connections of Go programs over RDMA (RoCE and
- InfiniBand), and over shared memory between processes of one host. This is its
- command: it finds out why a network is not used, shows connections, measures
- them, sends files, and forwards connections of programs that cannot be changed.
-`, version[1:], runtime.GOARCH, maintainer, root, len(text)>>10)
-	copyright := "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: ringnet\nSource: https://" + root +
-		"\n\nFiles: *\nCopyright: 2026 The authors of ringnet\nLicense: Apache-2.0\n On Debian systems the text of this license is in\n /usr/share/common-licenses/Apache-2.0.\n"
-	files := map[string][]byte{
-		"DEBIAN/control":                               []byte(control),
-		"usr/bin/ringnet":                              text,
-		"usr/share/lintian/overrides/ringnet":          []byte("# It is not uploaded to Debian, so no bug asks for it.\nringnet: initial-upload-closes-no-bugs\n"),
-		"usr/lib/systemd/system/ringnet-proxy.service": unit,
-		"usr/share/man/man1/ringnet.1":                 manual,
-		"usr/share/doc/ringnet/changelog.Debian":       []byte(changes),
-		"usr/share/doc/ringnet/copyright":              []byte(copyright),
+	variables := map[string]string{
+		"VERSION": version[1:], "ARCHITECTURE": runtime.GOARCH, "SIZE": fmt.Sprint(len(text) >> 10), "DATE": made.UTC().Format(time.RFC1123Z),
+	}
+	const changes = "usr/share/doc/ringnet/changelog.Debian"
+	files := map[string]string{"usr/bin/ringnet": string(text)}
+	for _, name := range []string{"DEBIAN/control", changes} {
+		text, err := os.ReadFile(filepath.Join(tree, name))
+		if err != nil {
+			return err
+		}
+		files[name] = os.Expand(string(text), func(variable string) string { return variables[variable] })
 	}
 	for shell, at := range map[string]string{
 		"bash": "usr/share/bash-completion/completions/ringnet",
@@ -182,19 +159,18 @@ Description: connections over RDMA and shared memory
 		if err != nil {
 			return err
 		}
-		files[at] = []byte(says + "\n")
+		files[at] = says + "\n"
 	}
 	for name, text := range files {
-		mode := fs.FileMode(0o644)
-		if name == "usr/bin/ringnet" {
-			mode = 0o755
-		}
 		at := filepath.Join(tree, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, text, mode)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
 			return err
 		}
 	}
-	if err := run(tree, nil, "gzip", "-9n", "usr/share/man/man1/ringnet.1", "usr/share/doc/ringnet/changelog.Debian"); err != nil {
+	if err := os.Chmod(filepath.Join(tree, "usr/bin/ringnet"), 0o755); err != nil {
+		return err
+	}
+	if err := run(tree, nil, "gzip", "-9n", "usr/share/man/man1/ringnet.1", changes); err != nil {
 		return err
 	}
 	env := append(os.Environ(), fmt.Sprint("SOURCE_DATE_EPOCH=", made.Unix()))
