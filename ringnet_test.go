@@ -242,39 +242,34 @@ func TestDialFromALocalAddress(t *testing.T) {
 }
 
 func TestDialObeysItsTimeoutAndItsContext(t *testing.T) {
-	n := sim.New(sim.Link{})
-	simulate(t, n)
-	n.Blackhole(netip.MustParseAddr("10.0.0.9"))
-	const silent = "10.0.0.9:80"
-
-	_, err := DialTimeout("sim", silent, time.Millisecond)
-	requireOpError(t, err, "dial", "sim", silent, os.ErrDeadlineExceeded)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.True(t, err.(net.Error).Timeout())
-
-	_, err = (&Dialer{Deadline: time.Now().Add(-time.Second)}).Dial("sim", silent)
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(time.Millisecond, cancel)
-	_, err = (&Dialer{}).DialContext(ctx, "sim", silent)
-	requireOpError(t, err, "dial", "sim", silent, context.Canceled)
-}
-
-// Dials that wait for the link of the first dial fail with it. They do not ask the host
-// again, one after the other.
-func TestDialsOfASilentHostEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(sim.Link{})
 		simulate(t, n)
 		n.Blackhole(netip.MustParseAddr("10.0.0.9"))
-		const limit = time.Minute
+		const silent, limit = "10.0.0.9:80", 10 * time.Second
 		start := time.Now()
+		_, err := DialTimeout("sim", silent, limit)
+		requireOpError(t, err, "dial", "sim", silent, os.ErrDeadlineExceeded)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.True(t, err.(net.Error).Timeout())
+		require.Equal(t, limit, time.Since(start))
+
+		_, err = (&Dialer{Deadline: time.Now().Add(-time.Second)}).Dial("sim", silent)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		_, err = (&Dialer{}).DialContext(ctx, "sim", silent)
+		requireOpError(t, err, "dial", "sim", silent, context.Canceled)
+
+		// Dials that wait for the link of the first dial fail with it. They do not ask the host
+		// again, one after the other.
+		start = time.Now()
 		var all sync.WaitGroup
 		for range 10 {
 			all.Go(func() {
-				_, err := (&Dialer{Config: &Config{HandshakeTimeout: limit}}).Dial("sim", "10.0.0.9:80")
-				requireOpError(t, err, "dial", "sim", "10.0.0.9:80", os.ErrDeadlineExceeded)
+				_, err := (&Dialer{Config: &Config{HandshakeTimeout: limit}}).Dial("sim", silent)
+				requireOpError(t, err, "dial", "sim", silent, os.ErrDeadlineExceeded)
 			})
 		}
 		all.Wait()
@@ -352,50 +347,6 @@ func answer(c net.Conn, addrs []string) {
 		return
 	}
 	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
-}
-
-func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
-	simulate(t, sim.New(sim.Link{}))
-	for _, mistake := range []struct {
-		network, address string
-		config           *Config
-		want             string
-	}{
-		{"tcp", "10.0.0.1:80", nil, "unknown network tcp: Listen knows auto, auto4, auto6, "},
-		{"sim", "10.0.0.1", nil, "missing port in address"},
-		{"sim", "10.0.0.1:nonsense", nil, "unknown port"},
-		{"sim", "10.0.0.1:70000", nil, "invalid port"},
-		{"sim4", "[::1]:80", nil, "no suitable address"},
-		{"sim6", "10.0.0.1:80", nil, "no suitable address"},
-		{"sim", "10.0.0.1:80", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
-		{"auto", "127.0.0.1:0", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
-	} {
-		_, err := (&Dialer{Config: mistake.config, Trace: &Trace{}}).Dial(mistake.network, mistake.address)
-		require.ErrorContains(t, err, mistake.want)
-		require.IsType(t, &net.OpError{}, err)
-		_, err = (&ListenConfig{Config: mistake.config}).Listen(t.Context(), mistake.network, mistake.address)
-		require.ErrorContains(t, err, mistake.want)
-		require.IsType(t, &net.OpError{}, err)
-	}
-	_, err := (&Dialer{LocalAddr: &net.UnixAddr{Name: "/x"}}).Dial("sim", "10.0.0.1:80")
-	require.ErrorContains(t, err, "local address is neither a ringnet.Addr nor a *net.TCPAddr")
-	_, err = (&ListenConfig{Backlog: -1}).Listen(t.Context(), "sim", ":0")
-	require.ErrorContains(t, err, "ListenConfig.Backlog is -1")
-	_, err = (&ListenConfig{PendingMemory: -1}).Listen(t.Context(), "sim", ":0")
-	require.ErrorContains(t, err, "ListenConfig.PendingMemory is -1")
-}
-
-func TestErrorsWithoutRDMASayWhatToDo(t *testing.T) {
-	if os.Getenv("SOFTROCE_ADDR") != "" {
-		t.Skip("there is an RDMA device")
-	}
-	_, dialed := Dial("rdma", "127.0.0.1:1")
-	_, listened := Listen("rdma", "127.0.0.1:0")
-	for _, err := range []error{dialed, listened} {
-		require.ErrorIs(t, err, errors.ErrUnsupported)
-		require.IsType(t, &net.OpError{}, err)
-		require.ErrorContains(t, err, "RDMA")
-	}
 }
 
 // requireOpError requires package net's error for the operation, around the given cause.
