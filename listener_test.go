@@ -223,23 +223,34 @@ func TestHandshakesOfFarPeersAreNotEndedForOthers(t *testing.T) {
 	})
 }
 
-func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		accepted := dial(t, &Dialer{}, h.network, l.Addr().String())
-		server := accept(t, l)
-		waiting := dial(t, &Dialer{}, h.network, l.Addr().String())
-
+func TestAcceptEndsWithItsDeadlineAndWithClose(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		l := listenOn(t, h, ListenConfig{}).(interface {
+			net.Listener
+			SetDeadline(time.Time) error
+		})
+		addr := l.Addr().String()
+		require.NoError(t, l.SetDeadline(time.Now().Add(10*time.Millisecond)))
+		_, err := l.Accept()
+		requireOpError(t, err, "accept", h.network, addr, os.ErrDeadlineExceeded)
+		require.NoError(t, l.SetDeadline(time.Time{}))
+		client, server := connect(t, h, l, &Dialer{})
+		waits := make(chan error)
+		go func() {
+			_, err := l.Accept()
+			waits <- err
+		}()
 		require.NoError(t, l.Close())
-		_, err := waiting.Read(make([]byte, 1))
-		require.ErrorIs(t, err, syscall.ECONNRESET)
+		requireOpError(t, <-waits, "accept", h.network, addr, net.ErrClosed)
+		requireOpError(t, l.Close(), "close", h.network, addr, net.ErrClosed)
 		write(t, server, "x")
-		_, err = accepted.Read(make([]byte, 1))
-		require.NoError(t, err)
+		requireNext(t, client, "x")
 
-		_, err = l.Accept()
-		requireOpError(t, err, "accept", h.network, l.Addr().String(), net.ErrClosed)
-		requireOpError(t, l.Close(), "close", h.network, l.Addr().String(), net.ErrClosed)
+		another := listenOn(t, h, ListenConfig{})
+		waiting := dial(t, &Dialer{}, h.network, another.Addr().String())
+		require.NoError(t, another.Close())
+		_, err = waiting.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET, "what was not accepted")
 	})
 }
 
@@ -274,33 +285,6 @@ func closeWhileDialed(t *testing.T, h host) {
 			dialing.Wait()
 		}
 	}
-}
-
-func TestListenerCloseWakesAccept(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		done := make(chan error)
-		go func() {
-			_, err := l.Accept()
-			done <- err
-		}()
-		require.NoError(t, l.Close())
-		require.ErrorIs(t, <-done, net.ErrClosed)
-	})
-}
-
-func TestAcceptObeysItsDeadline(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		require.NoError(t, l.SetDeadline(time.Now().Add(10*time.Millisecond)))
-		_, err := l.Accept()
-		requireOpError(t, err, "accept", h.network, l.Addr().String(), os.ErrDeadlineExceeded)
-		require.NoError(t, l.SetDeadline(time.Time{}))
-		dial(t, &Dialer{}, h.network, l.Addr().String())
-		s, err := l.Accept()
-		require.NoError(t, err)
-		s.Close()
-	})
 }
 
 func TestAcceptSurvivesAPeerThatFailsItsHandshake(t *testing.T) {
