@@ -233,33 +233,18 @@ func requireNoClaim(t *testing.T, f fabric.Fabric, to net.Addr, from *net.TCPAdd
 	})
 }
 
-// Accept returns the TCP connection, which its dialer has closed.
-func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
+// A dialer names the port of a TCP connection in its request, and then closes that connection, or
+// uses it for traffic, whether it confirms the link or not. Accept returns the connection.
+func TestAutoListenerAcceptsAHeldConnectionThatHasEndedOrHasData(t *testing.T) {
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	from := anyPort(t)
-	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error {
-		require.NoError(t, dialTCP(t, from, l.Addr().String()).Close())
-		return errDied
-	})
-	require.ErrorIs(t, err, errDied)
-	s := accept(t, l)
-	require.Equal(t, "tcp", carrierOf(s))
-	requireRest(t, s, "")
-	requireNothingElse(t, l)
-	requireCarried(t, l, Dialer{}, "shm")
-	requireNoClaim(t, f, l.Addr(), from)
-}
-
-// A dialer names the port of a TCP connection in its request, and then uses that connection
-// for traffic, whether it confirms the link or not.
-func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
-	f := sim.New(sim.Link{})
-	better(t, f, nil)
-	for name, confirms := range map[string]bool{"confirms": true, "does not": false} {
+	for name, dialer := range map[string]struct {
+		says  string
+		waits bool // until the connection is accepted
+		err   error
+	}{"confirms": {"traffic", false, nil}, "does not": {"traffic", true, errDied}, "dies": {"", false, errDied}} {
 		t.Run(name, func(t *testing.T) {
-			if !confirms {
+			if dialer.waits {
 				proveWithin(t, lapse)
 			}
 			l := listenAuto(t, "127.0.0.1:0")
@@ -267,22 +252,21 @@ func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 			var s net.Conn
 			err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error {
 				c := dialTCP(t, from, l.Addr().String())
-				write(t, c, "traffic")
+				write(t, c, dialer.says)
 				require.NoError(t, c.(*net.TCPConn).CloseWrite())
-				if confirms {
-					return nil
+				if dialer.waits {
+					s = accept(t, l)
 				}
-				s = accept(t, l) // before the dialer gives up
-				return errDied
+				return dialer.err
 			})
-			if confirms {
-				require.NoError(t, err)
+			require.ErrorIs(t, err, dialer.err)
+			if !dialer.waits {
 				s = accept(t, l)
-			} else {
-				require.ErrorIs(t, err, errDied)
 			}
-			requireRest(t, s, "traffic")
+			require.Equal(t, "tcp", carrierOf(s))
+			requireRest(t, s, dialer.says)
 			requireNothingElse(t, l)
+			requireNoClaim(t, f, l.Addr(), from)
 		})
 	}
 }
@@ -409,6 +393,7 @@ func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
 	f, err := openRDMA(nil, nil)
 	require.NoError(t, err)
 	better(t, nil, f)
+	requireReasons(t, requireCarried(t, listenAuto(t, h.any()), Dialer{}, "rdma"), "shm: absent")
 	server := listenTCP(t, h.any())
 	listen(t, ListenConfig{}, "rdma", server.Addr().String())
 	c := dialAuto(t, Dialer{}, server.Addr().String())

@@ -124,17 +124,15 @@ func simulateRefusing(t *testing.T, answers ...error) (asked *atomic.Int32) {
 	return asked
 }
 
-// The peer's connection manager still has a connection of the same queue pair, and refuses
-// the request as stale.
+// A request is stale if the peer's connection manager still has a connection of the same queue
+// pair. Whatever else is refused is refused for good.
 func TestDialRepeatsARequestRefusedAsStale(t *testing.T) {
 	stale := &fabric.RejectError{Reason: fabric.RejectStale}
 	asked := simulateRefusing(t, stale, stale, stale)
 	l := host{"refusing", "10.0.0.1"}.listen(t, ListenConfig{})
 	dial(t, &Dialer{}, "refusing", l.Addr().String())
 	require.EqualValues(t, 4, asked.Load())
-}
 
-func TestDialRepeatsNoRequestRefusedForGood(t *testing.T) {
 	for _, answer := range []*fabric.RejectError{
 		{Reason: fabric.RejectNoListener},
 		{Reason: fabric.RejectConsumer},
@@ -208,6 +206,10 @@ func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
 		requireReasons(t, c.(*AutoConn), "shm: connection refused by the peer: the listener's backlog is full", "rdma: TCP was connected first")
 		delayTCP(t, time.Hour) // in the next round a part of the timeout is less
 	}
+	for range 4 {
+		accept(t, l)
+	}
+	requireCarried(t, l, Dialer{}, "shm") // that there was no room is not remembered
 }
 
 // crowd counts the requests that are under way.

@@ -95,7 +95,7 @@ func TestAutoResolvesANameOnce(t *testing.T) {
 	require.Equal(t, queries[0].Load(), queries[1].Load())
 }
 
-func TestNetworksVariableForDials(t *testing.T) {
+func TestNetworksVariable(t *testing.T) {
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	for value, want := range map[string]struct {
@@ -116,26 +116,14 @@ func TestNetworksVariableForDials(t *testing.T) {
 		requireConnected(t, c, l)
 	}
 	requireNothingElse(t, l)
-}
 
-func TestNetworksVariableForListeners(t *testing.T) {
-	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	t.Setenv(auto.NetworksEnv, "rdma")
-	l := listenAuto(t, "127.0.0.1:0")
+	l = listenAuto(t, "127.0.0.1:0")
 	require.Len(t, l.PassedOver(), 1)
 	require.Equal(t, "shm", l.PassedOver()[0].Network)
 	require.Equal(t, ReasonSwitchedOff, l.PassedOver()[0].Code)
 	t.Setenv(auto.NetworksEnv, "")
 	requireCarried(t, l, Dialer{}, "rdma")
-}
-
-func TestNetworksVariableWithoutTCPAllowsNoFallBack(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	server := listenTCP(t, "127.0.0.1:0")
-	t.Setenv(auto.NetworksEnv, "shm,rdma")
-	_, err := Dial("auto", server.Addr().String())
-	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
-		"shm: connect: connection refused; rdma: absent in this test")
 }
 
 func TestNetworksVariableOfNonsenseIsAnError(t *testing.T) {
@@ -161,12 +149,16 @@ func TestRequireIsAnErrorInsteadOfAFallBack(t *testing.T) {
 
 	server := listenTCP(t, "127.0.0.1:0")
 	_, err := (&Dialer{Require: []string{"rdma"}}).Dial("auto", server.Addr().String())
-	requireNothingElse(t, server)
 	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
 		"shm: switched off by RINGNET_NETWORKS or Require; rdma: connect: connection refused")
 	var reason Reason
 	require.ErrorAs(t, err, &reason)
 	require.Equal(t, ReasonSwitchedOff, reason.Code)
+	t.Setenv(auto.NetworksEnv, "shm") // without tcp it requires the others
+	_, err = Dial("auto", server.Addr().String())
+	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
+		"shm: connect: connection refused; rdma: switched off by RINGNET_NETWORKS or Require")
+	requireNothingElse(t, server)
 	_, err = (&Dialer{Require: []string{"tcp"}}).Dial("auto", server.Addr().String())
 	require.ErrorContains(t, err, `Dialer.Require has "tcp": want shm or rdma`)
 }
@@ -183,6 +175,9 @@ func TestRequireOfAListener(t *testing.T) {
 	lc.Require = []string{"ib"}
 	_, err = lc.Listen(t.Context(), "auto", "127.0.0.1:0")
 	require.ErrorContains(t, err, `ListenConfig.Require has "ib": want shm or rdma`)
+	lc.Require = []string{"rdma"}
+	_, err = lc.ListenOn(listenTCP(t, "127.0.0.1:0"))
+	require.ErrorContains(t, err, "no required network is available: rdma: absent in this test")
 }
 
 func TestAutoOfOneFamily(t *testing.T) {
@@ -289,18 +284,6 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 	d.TCP = &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}}
 	c := dialAuto(t, d, server.Addr().String())
 	require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
-}
-
-// A service manager, or another process, hands over a listener.
-func TestAutoListensOnATCPListenerThatExists(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	l, err := new(ListenConfig).ListenOn(listenTCP(t, "127.0.0.1:0"))
-	require.NoError(t, err)
-	defer l.Close()
-	requireCarried(t, l, Dialer{}, "shm")
-
-	_, err = (&ListenConfig{Require: []string{"rdma"}}).ListenOn(listenTCP(t, "127.0.0.1:0"))
-	require.ErrorContains(t, err, "no required network is available: rdma: absent in this test")
 }
 
 // Another process that has the port of shm gets no connection that comes here over TCP.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -20,10 +19,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
-	"github.com/ringnet/ringnet/internal/auto"
-	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/link"
 )
 
@@ -161,44 +157,6 @@ func TestAutoListensWhereAnotherUserListensOnSHM(t *testing.T) {
 	onlySHM(t)
 	l := listenAuto(t, stranger(t, "listen", "shm", anyPort(t).String()))
 	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
-}
-
-// fillQueue takes the name of a listener of shm at a TCP listener's address, and fills the queue
-// of connections that wait there. Nobody accepts them.
-func fillQueue(t *testing.T, at net.Addr) {
-	t.Helper()
-	name := &unix.SockaddrUnix{Name: fmt.Sprintf("@ringnet-shm:l:%d::%v", os.Geteuid(), at)}
-	socket := func() int {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		require.NoError(t, err)
-		t.Cleanup(func() { unix.Close(fd) })
-		return fd
-	}
-	l := socket()
-	require.NoError(t, unix.Bind(l, name))
-	require.NoError(t, unix.Listen(l, 0))
-	var err error
-	for err == nil {
-		err = unix.Connect(socket(), name)
-	}
-	require.ErrorIs(t, err, unix.EAGAIN)
-}
-
-// Any process of this host can fill that queue, so it is no reason to do without shm later.
-func TestAutoRemembersNoFullQueueOfSHM(t *testing.T) {
-	onlySHM(t)
-	delayTCP(t, auto.DefaultTimes.Answer)
-	server := listenTCP(t, "127.0.0.1:0")
-	fillQueue(t, server.Addr())
-	for range 2 {
-		requireCodes(t, dialAuto(t, Dialer{}, server.Addr().String()), ReasonFull, ReasonNotTried)
-	}
-	var err error
-	for timeout := 100 * time.Millisecond; timeout < hang.After && !errors.Is(err, syscall.ECONNREFUSED); timeout *= 2 {
-		_, err = (&Dialer{Timeout: timeout}).Dial("shm", server.Addr().String())
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	}
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
 func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {

@@ -213,9 +213,6 @@ func TestAddresses(t *testing.T) {
 	assert.ErrorIs(t, tryListen(netip.AddrFrom16(host.As16())), syscall.EADDRINUSE)
 	assert.NoError(t, tryListen(other))
 	assert.NoError(t, tryListen(any6))
-	assert.ErrorIs(t, tryListen(netip.MustParseAddr("192.0.2.1")), syscall.EADDRNOTAVAIL)
-	assert.ErrorIs(t, tryListen(netip.MustParseAddr("224.0.0.1")), syscall.EADDRNOTAVAIL)
-	assert.Error(t, tryListen(netip.MustParseAddr("fe80::1%nowhere")))
 
 	for _, a := range []netip.Addr{any4, any6, {}} {
 		l, err := f.Listen(netip.AddrPortFrom(a, 0), 1)
@@ -246,9 +243,6 @@ func TestAddresses(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.EADDRINUSE)
 	_, err = dialFrom(netip.MustParseAddrPort("192.0.2.1:0"), l.Addr())
 	assert.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
-	_, err = dialFrom(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:80"))
-	assert.ErrorIs(t, err, syscall.ECONNREFUSED)
-	assert.ErrorContains(t, err, "not an address of this host")
 	_, err = dialFrom(netip.AddrPort{}, netip.AddrPortFrom(host, 0))
 	assert.ErrorIs(t, err, syscall.EINVAL)
 	e, err = dialFrom(netip.AddrPort{}, netip.MustParseAddrPort("0.0.0.0:9"))
@@ -382,12 +376,4 @@ func TestTrustIsCalledOncePerUserAtATime(t *testing.T) {
 		}
 		require.Equal(t, 1, asked)
 	})
-}
-
-// A dialer refuses the listener of another user before it has sent anything.
-func TestDialerRefusesTheListenerOfAnotherUser(t *testing.T) {
-	p := startAs(t, 1000, "echo", netip.AddrPortFrom(host, 0))
-	_, err := dial(newFabric(t), netip.MustParseAddrPort(p.first), options)
-	require.ErrorIs(t, err, syscall.EACCES)
-	require.ErrorContains(t, err, "user ID is 1000, ours 0")
 }
