@@ -232,12 +232,22 @@ func TestListenOnAPortInUse(t *testing.T) {
 func TestDialFromALocalAddress(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
-		free := h.listen(t, ListenConfig{})
-		local := net.TCPAddrFromAddrPort(free.Addr().(Addr).AddrPort())
-		require.NoError(t, free.Close())
-		d := Dialer{LocalAddr: local}
-		c := dial(t, &d, h.network, l.Addr().String())
-		require.Equal(t, local.String(), c.LocalAddr().String())
+		freePort := func() int {
+			free := h.listen(t, ListenConfig{})
+			require.NoError(t, free.Close())
+			return int(free.Addr().(Addr).AddrPort().Port())
+		}
+		ip := net.ParseIP(h.ip)
+		for _, local := range []*net.TCPAddr{{IP: ip, Port: freePort()}, {IP: ip}, {Port: freePort()}} {
+			c := dial(t, &Dialer{LocalAddr: local}, h.network, l.Addr().String())
+			at := c.LocalAddr().(Addr).AddrPort()
+			require.Equal(t, h.ip, at.Addr().String())
+			require.Contains(t, []int{0, int(at.Port())}, local.Port)
+		}
+		if h.network != "sim" { // where every address is this host's
+			_, err := (&Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(203, 0, 113, 77)}}).Dial(h.network, l.Addr().String())
+			require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+		}
 	})
 }
 
