@@ -14,7 +14,7 @@ import (
 
 // guides are the documents for operators and newcomers. The tests here require that
 // whatever these name exists.
-var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/reliability.md", "docs/troubleshoot.md"}
+var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/reliability.md", "docs/security.md", "docs/troubleshoot.md"}
 
 // overEachGuide runs a test with the text of each guide.
 func overEachGuide(t *testing.T, test func(t *testing.T, text string)) {
@@ -49,6 +49,52 @@ func requireInSource(t *testing.T, source, part string) {
 	require.True(t, strings.Contains(source, part), "no source has %s", part)
 }
 
+// testDirectories are the directories of the tests that documents name, as package and
+// test.
+var testDirectories = map[string]string{
+	"ringnet":     ".",
+	"budget":      "internal/budget",
+	"mapping":     "internal/mapping",
+	"command":     "cmd/ringnet",
+	"auto":        "internal/auto",
+	"autoudp":     "internal/autoudp",
+	"examples":    "examples",
+	"integration": "internal/integration",
+	"interop":     "interop",
+	"limiter":     "internal/limiter",
+	"link":        "internal/link",
+	"pconn":       "internal/pconn",
+	"rconn":       "rconn",
+	"shm":         "internal/fabric/shm",
+	"verbs":       "internal/fabric/verbs",
+	"wire":        "internal/wire",
+}
+
+// namedTests finds them in a document. A * stands for the rest of several names.
+var namedTests = regexp.MustCompile("`(\\w+)\\.((?:Test|Fuzz)[A-Z]\\w+\\*?)`")
+
+// declaredTests are the lines that declare tests, by directory, as far as they have been read.
+var declaredTests = make(map[string]string)
+
+func requireTest(t *testing.T, directory, name string) {
+	t.Helper()
+	if declaredTests[directory] == "" {
+		files, err := filepath.Glob(filepath.Join(directory, "*_test.go"))
+		require.NoError(t, err)
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for line := range strings.Lines(string(source)) {
+				if strings.HasPrefix(line, "func ") {
+					declaredTests[directory] += line
+				}
+			}
+		}
+	}
+	declared := regexp.MustCompile(`(?m)^func ` + strings.ReplaceAll(name, "*", `\w+`) + `\(`)
+	require.True(t, declared.MatchString(declaredTests[directory]), "there is no test %s in %s", name, directory)
+}
+
 func TestGuidesNameTestsThatExist(t *testing.T) {
 	overEachGuide(t, func(t *testing.T, text string) {
 		for _, test := range namedTests.FindAllStringSubmatch(text, -1) {
@@ -56,6 +102,16 @@ func TestGuidesNameTestsThatExist(t *testing.T) {
 			requireTest(t, testDirectories[test[1]], test[2])
 		}
 	})
+}
+
+// Each item of the lists in docs/security.md is a claim.
+func TestEveryClaimOfTheSecurityDocumentHasItsTest(t *testing.T) {
+	text, err := os.ReadFile("docs/security.md")
+	require.NoError(t, err)
+	for _, claim := range strings.Split(string(text), "\n- ")[1:] {
+		claim, _, _ = strings.Cut(claim, "\n\n")
+		require.Regexp(t, namedTests, claim, "no test is named with it")
+	}
 }
 
 // documents returns the paths of all documents.
