@@ -16,11 +16,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
@@ -98,19 +96,14 @@ var dedicated = &Config{Dedicated: true}
 // Over shm the listener allocates the queues of both ends, and the dialer's request says
 // how long its own are.
 func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
-	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	l := listen(t, ListenConfig{PendingMemory: 32 << 20}, "shm", "127.0.0.1:0")
-	dial := func(d Dialer) {
-		dial(t, &d, "shm", l.Addr().String())
-	}
-	dial(greedy)
-	_, err := greedy.DialContext(timeoutWhen(t, l.(*Listener).hasRefused(2)), "shm", l.Addr().String())
+	l := shmHost(t).listen(t, ListenConfig{PendingMemory: 32 << 20})
+	addr := l.Addr().String()
+	dial(t, &greedy, "shm", addr)
+	_, err := greedy.DialContext(timeoutWhen(t, l.hasRefused(2)), "shm", addr)
 	require.ErrorContains(t, err, "backlog is full")
-	dial(Dialer{Config: dedicated})
+	dial(t, &Dialer{Config: dedicated}, "shm", addr)
 	accept(t, l)
-	dial(greedy)
+	dial(t, &greedy, "shm", addr)
 }
 
 // greedy has a listener of shm allocate 17 MB for queues.
@@ -122,9 +115,7 @@ func TestPendingMemoryRefusesADialerThatWantsMoreAtOnce(t *testing.T) {
 	requireOpError(t, err, "dial", "shm", l.Addr().String(), syscall.ECONNREFUSED)
 	require.ErrorContains(t, err, "more than the listener's PendingMemory")
 	require.False(t, err.(net.Error).Timeout())
-	c, err := (&Dialer{Config: dedicated}).Dial("shm", l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
+	dial(t, &Dialer{Config: dedicated}, "shm", l.Addr().String())
 }
 
 // The largest number means no limit.
@@ -163,22 +154,6 @@ func acceptAll(t *testing.T, l net.Listener) {
 	})
 }
 
-// dialAndNeverConfirm requests a connection over a simulated network, and does not confirm
-// the answer.
-func dialAndNeverConfirm(t *testing.T, n *sim.Network, l net.Listener) {
-	t.Helper()
-	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
-	require.NoError(t, err)
-	t.Cleanup(func() { ep.Close() })
-	_, err = ep.Open(fabric.Options{SendQueue: 16, RecvQueue: 32, RecvSize: wire.MessageSize})
-	require.NoError(t, err)
-	hello := append(wire.Hello{Receives: 4}.Append(nil), make([]byte, wire.RecordSize)...)
-	r := wire.Record{Type: credit.OpenRecord, Ring: wire.RingPlace{RKey: 1, Size: 4096}}
-	r.Put(hello[wire.HelloSize:])
-	_, err = ep.Connect(t.Context(), hello)
-	require.NoError(t, err)
-}
-
 func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 	for name, lc := range map[string]ListenConfig{
 		"by number": {Backlog: 4},
@@ -189,10 +164,12 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 				t.Cleanup(func() { time.Sleep(time.Minute) })
 				n := sim.New(sim.Link{Latency: time.Millisecond})
 				simulate(t, n)
+				mute := &hooked{Fabric: n, confirm: func(func() error) error { return nil }}
+				addNetwork(t, "mute", network{&carrier{name: "mute", open: opens(mute)}, "ip"})
 				l := host{"sim", "10.0.0.1"}.listen(t, lc)
 				acceptAll(t, l)
 				for range 4 {
-					dialAndNeverConfirm(t, n, l)
+					dial(t, &Dialer{Config: dedicated}, "mute", l.Addr().String())
 				}
 				start := time.Now()
 				dial(t, &Dialer{}, "sim", l.Addr().String())

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -161,33 +160,22 @@ func write(t testing.TB, c io.Writer, text string) {
 	require.NoError(t, err)
 }
 
+// A listener without a host accepts on every address.
 func TestDialThenAcceptInOneGoroutine(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		client := dial(t, &Dialer{}, h.network, l.Addr().String())
-		server := accept(t, l)
-		write(t, client, "hello")
-		require.NoError(t, client.Close())
-		requireRest(t, server, "hello")
+		for _, address := range []string{h.any(), "", ":0", "0.0.0.0:0", "[::]:0"} {
+			l := listen(t, ListenConfig{}, h.network, address)
+			at := net.JoinHostPort(h.ip, port(t, l))
+			client := dial(t, &Dialer{}, h.network, at)
+			server := accept(t, l)
+			write(t, client, "hello")
+			require.NoError(t, client.Close())
+			requireRest(t, server, "hello")
 
-		require.Equal(t, h.network, carrierOf(server))
-		require.Equal(t, l.Addr().String(), server.LocalAddr().String())
-		require.Equal(t, server.LocalAddr(), client.RemoteAddr())
-		require.Equal(t, client.LocalAddr(), server.RemoteAddr())
-	})
-}
-
-func TestListenerWithoutHostAcceptsOnEveryAddress(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		for _, address := range []string{"", ":0", "0.0.0.0:0", "[::]:0"} {
-			l, err := Listen(h.network, address)
-			require.NoError(t, err, address)
-			defer l.Close()
-			port := strconv.Itoa(int(l.Addr().(Addr).AddrPort().Port()))
-			require.NotEqual(t, "0", port)
-			c, err := Dial(h.network, net.JoinHostPort(h.ip, port))
-			require.NoError(t, err, address)
-			require.NoError(t, c.Close())
+			require.Equal(t, h.network, carrierOf(server))
+			require.Equal(t, at, server.LocalAddr().String(), address)
+			require.Equal(t, server.LocalAddr(), client.RemoteAddr())
+			require.Equal(t, client.LocalAddr(), server.RemoteAddr())
 		}
 	})
 }
