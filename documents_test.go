@@ -1,6 +1,8 @@
 package ringnet
 
 import (
+	"cmp"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -49,57 +51,35 @@ func requireInSource(t *testing.T, source, part string) {
 	require.True(t, strings.Contains(source, part), "no source has %s", part)
 }
 
-// testDirectories are the directories of the tests that documents name, as package and
-// test.
-var testDirectories = map[string]string{
-	"ringnet":     ".",
-	"budget":      "internal/budget",
-	"mapping":     "internal/mapping",
-	"command":     "cmd/ringnet",
-	"auto":        "internal/auto",
-	"autoudp":     "internal/autoudp",
-	"examples":    "examples",
-	"integration": "internal/integration",
-	"interop":     "interop",
-	"limiter":     "internal/limiter",
-	"link":        "internal/link",
-	"pconn":       "internal/pconn",
-	"rconn":       "rconn",
-	"shm":         "internal/fabric/shm",
-	"verbs":       "internal/fabric/verbs",
-	"wire":        "internal/wire",
-}
-
 // namedTests finds them in a document. A * stands for the rest of several names.
-var namedTests = regexp.MustCompile("`(\\w+)\\.((?:Test|Fuzz)[A-Z]\\w+\\*?)`")
+var namedTests = regexp.MustCompile("`(\\w+\\.(?:Test|Fuzz)[A-Z]\\w+\\*?)`")
 
-// declaredTests are the lines that declare tests, by directory, as far as they have been read.
-var declaredTests = make(map[string]string)
-
-func requireTest(t *testing.T, directory, name string) {
+// declaredTests returns the names of all tests as documents write them, package and test, a line each.
+func declaredTests(t *testing.T) string {
 	t.Helper()
-	if declaredTests[directory] == "" {
-		files, err := filepath.Glob(filepath.Join(directory, "*_test.go"))
-		require.NoError(t, err)
-		for _, file := range files {
-			source, err := os.ReadFile(file)
-			require.NoError(t, err)
-			for line := range strings.Lines(string(source)) {
-				if strings.HasPrefix(line, "func ") {
-					declaredTests[directory] += line
-				}
-			}
+	var names strings.Builder
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
 		}
-	}
-	declared := regexp.MustCompile(`(?m)^func ` + strings.ReplaceAll(name, "*", `\w+`) + `\(`)
-	require.True(t, declared.MatchString(declaredTests[directory]), "there is no test %s in %s", name, directory)
+		folder := filepath.ToSlash(filepath.Dir(path))
+		name := map[string]string{".": "ringnet", "cmd/ringnet": "command"}[folder]
+		text, err := os.ReadFile(path)
+		for _, test := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllSubmatch(text, -1) {
+			fmt.Fprintf(&names, "%s.%s\n", cmp.Or(name, filepath.Base(folder)), test[1])
+		}
+		return err
+	})
+	require.NoError(t, err)
+	return names.String()
 }
 
 func TestGuidesNameTestsThatExist(t *testing.T) {
+	declared := declaredTests(t)
 	overEachGuide(t, func(t *testing.T, text string) {
 		for _, test := range namedTests.FindAllStringSubmatch(text, -1) {
-			require.Contains(t, testDirectories, test[1])
-			requireTest(t, testDirectories[test[1]], test[2])
+			name := strings.ReplaceAll(regexp.QuoteMeta(test[1]), `\*`, `\w+`)
+			require.True(t, regexp.MustCompile(`(?m)^`+name+`$`).MatchString(declared), "there is no test %s", test[1])
 		}
 	})
 }

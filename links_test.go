@@ -87,20 +87,10 @@ func TestConnectionsAreSpreadOverAsManyLinksAsConfigSays(t *testing.T) {
 		}
 		require.Equal(t, len(conns), connections)
 		require.Len(t, linksTo(l), 3)
-		var all sync.WaitGroup
 		for _, c := range conns {
-			all.Go(func() {
-				if _, err := c.Write(make([]byte, 10_000)); err != nil {
-					t.Error(err)
-				}
-			})
-			all.Go(func() {
-				if _, err := io.ReadFull(c, make([]byte, 10_000)); err != nil {
-					t.Error(err)
-				}
-			})
+			write(t, c, "over its link")
+			requireNext(t, c, "over its link")
 		}
-		all.Wait()
 
 		d.Config = &Config{Links: 3, Dedicated: true}
 		dial(1)

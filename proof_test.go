@@ -184,18 +184,27 @@ func TestAutoReadsWhatAServerSaysFirstWhenASquatterLies(t *testing.T) {
 	requireRest(t, c, "220 ready")
 }
 
-// rawDial requests a link as a dialer of auto does, with the port of the TCP connection
-// that is to prove it. It calls answered when the listener has answered.
+// claim requests a link as a dialer of auto does, with the port of the TCP connection that is to
+// prove it. It calls answered when the listener has answered.
+func claim(ctx context.Context, f fabric.Fabric, to netip.AddrPort, port uint16, answered func() error) (*link.Stream, error) {
+	ep, err := f.Dial(ctx, netip.AddrPort{}, to)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := link.NewSetup(nil)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Proof = &link.Proof{Port: port, Connect: answered, Verify: believe}
+	return link.Dial(ctx, ep, cfg)
+}
+
+// rawDial claims a port, and ends the link.
 func rawDial(t *testing.T, f fabric.Fabric, to net.Addr, port uint16, answered func() error) error {
 	t.Helper()
 	remote, err := addrPort(to)
 	require.NoError(t, err)
-	ep, err := f.Dial(t.Context(), netip.AddrPort{}, remote)
-	require.NoError(t, err)
-	cfg, err := link.NewSetup(nil)
-	require.NoError(t, err)
-	cfg.Proof = &link.Proof{Port: port, Connect: answered, Verify: believe}
-	s, err := link.Dial(t.Context(), ep, cfg)
+	s, err := claim(t.Context(), f, remote, port, answered)
 	if err == nil {
 		s.Link().Abort()
 		err = s.Close(0)
@@ -352,17 +361,6 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 		require.True(t, accepted[c.LocalAddr().String()])
 	}
 	requireNothingElse(t, l)
-}
-
-// Both families, and a name with an address where nobody listens.
-func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	d := Dialer{Resolver: resolver("127.0.0.2", "127.0.0.1"), Timeout: time.Minute}
-	c := dialAuto(t, d, "host.example:"+port(t, l))
-	require.Equal(t, "shm", carrierOf(c))
-	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
-	requireConnected(t, c, l)
 }
 
 // Links beyond the first are made in the background, each with a proof of its own.

@@ -201,18 +201,23 @@ func TestAutoOfOneFamily(t *testing.T) {
 	require.ErrorContains(t, err, "no address of the local address's family")
 }
 
-// The other family is dialed when the first has failed, and when it has been silent for FallbackDelay.
-func TestAutoDialsTheOtherFamilyAsPackageNetDoes(t *testing.T) {
+// A name with an address where nobody listens, and both families: the other one is dialed when the
+// first has failed, and when it has been silent for FallbackDelay.
+func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
 	shm := sim.New(sim.Link{})
 	better(t, shm, nil)
 	l := listenAuto(t, "127.0.0.1:0")
-	for _, delay := range []time.Duration{time.Hour, time.Millisecond} {
-		d := Dialer{Resolver: resolver("127.0.0.1", "::1"), Require: []string{"shm"}, TCP: &net.Dialer{FallbackDelay: delay}}
-		c := dial(t, &d, "auto", "host.example:"+port(t, l))
+	dial := func(fallback time.Duration, addrs ...string) {
+		d := Dialer{Resolver: resolver(addrs...), Require: []string{"shm"}, TCP: &net.Dialer{FallbackDelay: fallback}}
+		c := dialAuto(t, d, "host.example:"+port(t, l))
+		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 		requireConnected(t, c, l)
-		shm.Blackhole(netip.IPv6Loopback())
 		CloseIdleLinks()
 	}
+	dial(0, "127.0.0.2", "127.0.0.1")
+	dial(time.Hour, "127.0.0.1", "::1")
+	shm.Blackhole(netip.IPv6Loopback())
+	dial(time.Millisecond, "127.0.0.1", "::1")
 }
 
 // As with TCP, a program may listen at all addresses of one family, and another program, or

@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ringnet/ringnet/internal/link"
 )
 
 // strangerEnv says what a process of another user does: its role, and the arguments of that.
@@ -81,20 +79,11 @@ func claimAsStranger(args []string) error {
 	if err != nil {
 		return err
 	}
-	ep, err := f.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(args[0]))
-	if err != nil {
-		return err
-	}
-	cfg, err := link.NewSetup(nil)
-	if err != nil {
-		return err
-	}
 	port, err := strconv.ParseUint(args[1], 10, 16)
 	if err != nil {
 		return err
 	}
-	cfg.Proof = &link.Proof{Port: uint16(port), Connect: func() error { return nil }, Verify: believe}
-	_, err = link.Dial(context.Background(), ep, cfg)
+	_, err = claim(context.Background(), f, netip.MustParseAddrPort(args[0]), uint16(port), func() error { return nil })
 	fmt.Println("claimed", err)
 	return nil
 }
