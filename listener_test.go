@@ -219,6 +219,7 @@ func TestAcceptEndsWithItsDeadlineAndWithClose(t *testing.T) {
 		require.NoError(t, l.Close())
 		requireOpError(t, <-waits, "accept", h.network, addr, net.ErrClosed)
 		requireOpError(t, l.Close(), "close", h.network, addr, net.ErrClosed)
+		require.ErrorIs(t, l.SetDeadline(time.Time{}), net.ErrClosed)
 		write(t, server, "x")
 		requireNext(t, client, "x")
 

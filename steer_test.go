@@ -287,8 +287,11 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 	require.NotZero(t, dialedWith.Load())
 
 	d.TCP = &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}}
-	c := dialAuto(t, d, server.Addr().String())
-	require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
+	for carrier, to := range map[string]net.Addr{"shm": l.Addr(), "tcp": server.Addr()} {
+		c := dialAuto(t, d, to.String())
+		require.Equal(t, carrier, c.Carrier())
+		require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
+	}
 }
 
 // Another process that has the port of shm gets no connection that comes here over TCP.
