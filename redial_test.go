@@ -150,16 +150,8 @@ func TestDialRepeatsARequestRefusedAsStale(t *testing.T) {
 func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{Config: small, Backlog: 4})
-		var accepting, dialing sync.WaitGroup
-		accepting.Go(func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				auto.Reset(c.(*Conn))
-			}
-		})
+		acceptAll(t, l)
+		var dialing sync.WaitGroup
 		for i := range 16 {
 			d := Dialer{Config: small}
 			if i%2 == 0 {
@@ -180,8 +172,6 @@ func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 			defer l.mu.Unlock()
 			return l.places.connections+l.places.links+len(l.handshakes)+l.places.forPeers == 0
 		})
-		require.NoError(t, l.Close())
-		accepting.Wait()
 	})
 }
 

@@ -293,22 +293,3 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 		require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
 	}
 }
-
-// Another process that has the port of shm gets no connection that comes here over TCP.
-func TestAutoListensOnATCPListenerWhosePortIsInUse(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	old := listenBriefly(t, "127.0.0.1:0")
-	file, err := old.listener.TCP.File()
-	require.NoError(t, err)
-	defer file.Close()
-	inherited, err := net.FileListener(file)
-	require.NoError(t, err)
-	l, err := new(ListenConfig).ListenOn(inherited.(*net.TCPListener))
-	require.NoError(t, err)
-	defer l.Close()
-	require.Equal(t, ReasonInUse, l.PassedOver()[0].Code)
-	require.NoError(t, old.listener.TCP.Close()) // it accepts no more
-	c := dialAuto(t, Dialer{}, l.Addr().String())
-	require.Equal(t, "tcp", carrierOf(c))
-	requireConnected(t, c, l)
-}
