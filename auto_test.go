@@ -74,52 +74,32 @@ func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *Aut
 	return c
 }
 
-// At the accepting end, too, networks that are worse than the one that carries a connection are not passed over.
-func TestAcceptedConnectionsPassOverNoWorseNetwork(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	require.Len(t, l.PassedOver(), 1)
-	dialAuto(t, Dialer{}, l.Addr().String())
-	s := accept(t, l).(*AutoConn)
-	require.Equal(t, "shm", s.Carrier())
-	require.Empty(t, s.PassedOver())
-}
-
+// Networks that are worse than the one that carries a connection are passed over at neither end.
 func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 	for _, has := range []struct {
 		shm, rdma  fabric.Fabric
 		carrier    string
 		netConn    net.Conn
+		absent     int
 		passedOver []string
 	}{
-		{shm, rdma, "shm", &Conn{}, nil},
-		{nil, rdma, "rdma", &Conn{}, []string{"shm: absent"}},
-		{nil, nil, "tcp", &net.TCPConn{}, []string{"shm: absent", "rdma: absent"}},
+		{shm, rdma, "shm", &Conn{}, 0, nil},
+		{shm, nil, "shm", &Conn{}, 1, nil},
+		{nil, rdma, "rdma", &Conn{}, 1, []string{"shm: absent"}},
+		{nil, nil, "tcp", &net.TCPConn{}, 2, []string{"shm: absent", "rdma: absent"}},
 	} {
 		better(t, has.shm, has.rdma)
 		l := listenAuto(t, "127.0.0.1:0")
-		require.Len(t, l.PassedOver(), len(has.passedOver))
-		c := requireCarried(t, l, Dialer{}, has.carrier)
-		requireReasons(t, c, has.passedOver...)
-		require.IsType(t, has.netConn, c.NetConn())
+		require.Len(t, l.PassedOver(), has.absent)
+		c := dialAuto(t, Dialer{}, l.Addr().String())
+		for _, end := range []*AutoConn{c, accept(t, l).(*AutoConn)} {
+			require.Equal(t, has.carrier, end.Carrier())
+			requireReasons(t, end, has.passedOver...)
+			require.IsType(t, has.netConn, end.NetConn())
+		}
+		requireNothingElse(t, l)
 	}
-}
-
-func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
-	h := rdmaHost(t)
-	f, err := openRDMA(nil, nil)
-	require.NoError(t, err)
-	better(t, nil, f)
-	l := listenAuto(t, h.any())
-	requireReasons(t, requireCarried(t, l, Dialer{}, "rdma"), "shm: absent")
-}
-
-func TestAutoListenerAcceptsADialerThatOnlySpeaksTCP(t *testing.T) {
-	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
-	l := listenAuto(t, "127.0.0.1:0")
-	dialTCP(t, nil, l.Addr().String())
-	require.Equal(t, "tcp", carrierOf(accept(t, l)))
 }
 
 // fourTimesAsLong is a timeout of which auto takes a quarter to wait for better networks. The
@@ -170,17 +150,6 @@ func TestAutoIsAcceptedAsItWasDialedWhoeverIsFaster(t *testing.T) {
 	}
 }
 
-func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
-	rdma := sim.New(sim.Link{})
-	better(t, nil, rdma)
-	delayTCP(t, auto.DefaultTimes.Answer)
-	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	address := anyPort(t).String()
-	_, err := (&Dialer{Config: &Config{HandshakeTimeout: time.Hour}, Timeout: 10 * time.Minute}).Dial("auto", address)
-	requireOpError(t, err, "dial", "auto", address, syscall.ECONNREFUSED)
-	require.ErrorContains(t, err, "rdma: the dial ended before this network was connected")
-}
-
 // If the better network fails at Confirm, auto uses the TCP connection that was to prove
 // the link.
 func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
@@ -193,18 +162,6 @@ func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
 	l := listenAuto(t, "127.0.0.1:0")
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: connection reset by peer", "rdma: TCP was connected first")
 	require.True(t, failed.Load())
-}
-
-func TestAutoErrorsAreTemporaryWhereThoseOfTCPAre(t *testing.T) {
-	better(t, nil, nil)
-	address := anyPort(t).String()
-	past := time.Now().Add(-time.Second)
-	for name, deadline := range map[string]time.Time{"refused": {}, "timed out": past} {
-		_, tcp := (&net.Dialer{Deadline: deadline}).Dial("tcp", address)
-		_, auto := (&Dialer{Deadline: deadline}).Dial("auto", address)
-		require.Equal(t, tcp.(net.Error).Timeout(), auto.(net.Error).Timeout(), name)
-		require.Equal(t, tcp.(temporary).Temporary(), auto.(temporary).Temporary(), name)
-	}
 }
 
 // temporary is the deprecated method of net.Error, which package net's errors have.
@@ -255,14 +212,26 @@ func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
 	_, err := Dial("auto", address)
 	requireOpError(t, err, "dial", "auto", address, syscall.ECONNREFUSED)
 	require.ErrorContains(t, err, "passed over: shm: absent in this test; rdma: connect: connection refused")
+	for name, deadline := range map[string]time.Time{"refused": {}, "timed out": time.Now().Add(-time.Second)} {
+		_, tcp := (&net.Dialer{Deadline: deadline}).Dial("tcp", address)
+		_, auto := (&Dialer{Deadline: deadline}).Dial("auto", address)
+		require.Equal(t, tcp.(net.Error).Timeout(), auto.(net.Error).Timeout(), name)
+		require.Equal(t, tcp.(temporary).Temporary(), auto.(temporary).Temporary(), name)
+	}
 
-	rdma := sim.New(sim.Link{})
-	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	better(t, nil, rdma)
+	silent := sim.New(sim.Link{})
+	silent.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	better(t, nil, silent)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = new(Dialer).DialContext(ctx, "auto", address)
 	require.ErrorIs(t, err, context.Canceled)
+
+	// Soon after TCP, though a better network could wait for long.
+	delayTCP(t, auto.DefaultTimes.Answer)
+	_, err = (&Dialer{Config: &Config{HandshakeTimeout: time.Hour}, Timeout: 10 * time.Minute}).Dial("auto", address)
+	requireOpError(t, err, "dial", "auto", address, syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "rdma: the dial ended before this network was connected")
 }
 
 // TCP's deadline is such an error, as a lack of descriptors is.
@@ -307,16 +276,4 @@ func failing(fail <-chan struct{}) *hooked {
 		<-fail
 		return nil, fabric.ErrDeviceRemoved
 	}}
-}
-
-func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {
-	better(t, nil, sim.New(sim.Link{}))
-	l := listenAuto(t, ":0")
-	c := dialAuto(t, Dialer{}, "127.0.0.1:"+port(t, l))
-	require.NoError(t, l.Close())
-	_, err := c.Read(make([]byte, 1))
-	require.ErrorIs(t, err, syscall.ECONNRESET)
-	_, err = l.Accept()
-	requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)
-	requireOpError(t, l.Close(), "close", "auto", l.Addr().String(), net.ErrClosed)
 }

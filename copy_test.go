@@ -95,6 +95,16 @@ func TestCopyFromAndToReadersWritersFilesAndConns(t *testing.T) {
 				require.True(t, bytes.Equal(want, got.Bytes()))
 			})
 		}
+		// Package os looks for a socket behind what it copies, and would move bytes that Stats does not see.
+		t.Run(carrier+"/to a file", func(t *testing.T) {
+			to, err := os.Create(filepath.Join(t.TempDir(), "to"))
+			require.NoError(t, err)
+			defer to.Close()
+			from := sent(t, connect).(counting)
+			_, err = io.CopyN(to, from, int64(len(want)))
+			require.NoError(t, err)
+			require.EqualValues(t, len(want), from.Stats().BytesReceived)
+		})
 	})
 }
 
@@ -114,6 +124,9 @@ func requireCopy(t *testing.T, want []byte, client io.WriteCloser, from io.Reade
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, got), "%d bytes", len(got))
 	require.Equal(t, result{n: int64(len(want))}, <-copied)
+	if c, ok := client.(counting); ok {
+		require.EqualValues(t, len(want), c.Stats().BytesWritten)
+	}
 }
 
 // tcpPair is both ends of a connection of package net.

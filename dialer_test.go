@@ -1,8 +1,10 @@
 package ringnet
 
 import (
+	"errors"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +21,12 @@ func TestForTCPDialsItsNetworkInsteadOfTCP(t *testing.T) {
 		c := dial(t, d, network, l.Addr().String())
 		require.IsType(t, conn, c)
 		require.Equal(t, "sim", carrierOf(c))
+		s := accept(t, l)
+		require.Equal(t, "sim", s.LocalAddr().Network(), "asked for by its name")
+		if instead, ok := c.(*AutoConn); ok {
+			require.Empty(t, instead.PassedOver())
+			requireTCPAddresses(t, c, s, l.Addr())
+		}
 	}
 	_, err := d.Dial("tcp6", l.Addr().String())
 	require.ErrorContains(t, err, "no suitable address")
@@ -45,45 +53,58 @@ func TestForTCPLeavesOtherNetworksToPackageNet(t *testing.T) {
 	}
 }
 
-func TestForTCPWithUnknownNetworksListsTheKnown(t *testing.T) {
-	for _, unknown := range []struct{ forTCP, network, name string }{
-		{"", "tcp", "tcp"},
-		{"", "unix", "unix"},
-		{"auto", "tcp5", "tcp5"},
-		{"auto", "", ""},
-		{"shm", "tcp4", "shm4"},
-		{"tcp", "tcp", "tcp"},
+func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
+	simulate(t, sim.New(sim.Link{}))
+	const (
+		known = "Listen knows auto, auto4, auto6, rdma, rdma4, rdma6, shm, sim, sim4, sim6; ListenPacket knows auto-udp, " +
+			"auto-udp4, auto-udp6, rdma-udp, rdma-udp4, rdma-udp6, shm-udp; Dial knows all of these"
+		notPower = "Config.RecvBuffer is 5000: want a power of two"
+	)
+	odd := &Config{RecvBuffer: 5000}
+	for _, mistake := range []struct {
+		network, address string
+		d                Dialer
+		listen           bool // is as wrong
+		want             string
+	}{
+		{"tcp", "10.0.0.1:80", Dialer{}, true, "unknown network tcp: " + known + "; Dialer.ForTCP names the one to dial for tcp"},
+		{"unix", "/x", Dialer{}, true, "unknown network unix: " + known},
+		{"tcp5", "10.0.0.1:80", Dialer{ForTCP: "auto"}, true, "unknown network tcp5: " + known},
+		{"", "10.0.0.1:80", Dialer{ForTCP: "auto"}, true, "unknown network : " + known},
+		{"tcp4", "10.0.0.1:80", Dialer{ForTCP: "shm"}, false, "unknown network shm4: " + known},
+		{"tcp", "10.0.0.1:80", Dialer{ForTCP: "tcp"}, true, "unknown network tcp: " + known},
+		{"tcp4", "10.0.0.1:80", Dialer{ForTCP: "auto6"}, false, `Dialer.ForTCP is "auto6", which does not go with tcp4: `},
+		{"sim", "10.0.0.1", Dialer{}, true, "missing port in address"},
+		{"sim", "10.0.0.1:nonsense", Dialer{}, true, "unknown port"},
+		{"sim", "10.0.0.1:70000", Dialer{}, true, "invalid port"},
+		{"sim4", "[::1]:80", Dialer{}, true, "no suitable address"},
+		{"sim6", "10.0.0.1:80", Dialer{}, true, "no suitable address"},
+		{"sim", "10.0.0.1:80", Dialer{Config: odd}, true, notPower},
+		{"auto", "127.0.0.1:0", Dialer{Config: odd}, true, notPower},
+		{"sim", "10.0.0.1:80", Dialer{LocalAddr: &net.UnixAddr{Name: "/x"}}, false, "local address is neither a ringnet.Addr nor a *net.TCPAddr"},
+		// Of which AddrPort of package net makes another port.
+		{"shm", "127.0.0.1:1", Dialer{LocalAddr: &net.TCPAddr{Port: 1<<16 + 1}}, false, "invalid port"},
+		{"shm-udp", "127.0.0.1:1", Dialer{LocalAddr: &net.UDPAddr{Port: -1}}, false, "invalid port"},
 	} {
-		_, err := (&Dialer{ForTCP: unknown.forTCP}).Dial(unknown.network, "127.0.0.1:1")
+		mistake.d.Trace = &Trace{}
+		_, err := mistake.d.Dial(mistake.network, mistake.address)
+		require.ErrorContains(t, err, mistake.want)
 		require.IsType(t, &net.OpError{}, err)
-		var e net.UnknownNetworkError
-		require.ErrorAs(t, err, &e)
-		require.EqualValues(t, unknown.name, e)
-		require.ErrorContains(t, err, "Listen knows auto, auto4, auto6, rdma, rdma4, rdma6, shm; ")
-	}
-	require.NotContains(t, Totals(), "tcp5", "labels are from a small set")
-}
-
-func TestErrorsOfUnknownNetworksNameTheFunctionThatKnowsThem(t *testing.T) {
-	_, err := Listen("shm-udp", "127.0.0.1:0")
-	require.ErrorContains(t, err, "unknown network shm-udp: Listen knows auto, auto4, auto6, rdma, rdma4, rdma6, shm; "+
-		"ListenPacket knows auto-udp, auto-udp4, auto-udp6, rdma-udp, rdma-udp4, rdma-udp6, shm-udp; Dial knows all of these")
-	_, err = ListenPacket("shm", "127.0.0.1:0")
-	require.ErrorContains(t, err, "unknown network shm: Listen knows auto, ")
-	_, err = Dial("tcp", "127.0.0.1:1")
-	require.ErrorContains(t, err, "Dialer.ForTCP names the one to dial for tcp")
-	_, err = (&Dialer{ForTCP: "auto6"}).Dial("tcp4", "127.0.0.1:1")
-	require.ErrorContains(t, err, `Dialer.ForTCP is "auto6", which does not go with tcp4: `)
-}
-
-// AddrPort of a net.TCPAddr cuts such a port to 16 bits, which are another port.
-func TestDialFromAPortOfMoreThan16Bits(t *testing.T) {
-	for _, network := range []string{"shm", "shm-udp"} {
-		for _, local := range []net.Addr{&net.TCPAddr{Port: 1<<16 + 1}, &net.UDPAddr{Port: -1}} {
-			_, err := (&Dialer{LocalAddr: local}).Dial(network, "127.0.0.1:1")
-			require.ErrorContains(t, err, "invalid port")
+		var unknown net.UnknownNetworkError
+		require.Equal(t, strings.Contains(err.Error(), "unknown network"), errors.As(err, &unknown))
+		if mistake.listen {
+			_, err = (&ListenConfig{Config: mistake.d.Config}).Listen(t.Context(), mistake.network, mistake.address)
+			require.ErrorContains(t, err, mistake.want)
+			require.IsType(t, &net.OpError{}, err)
 		}
 	}
+	require.NotContains(t, Totals(), "tcp5", "labels are from a small set")
+	_, err := ListenPacket("shm", "127.0.0.1:0")
+	require.ErrorContains(t, err, "unknown network shm: "+known)
+	_, err = (&ListenConfig{Backlog: -1}).Listen(t.Context(), "sim", ":0")
+	require.ErrorContains(t, err, "ListenConfig.Backlog is -1")
+	_, err = (&ListenConfig{PendingMemory: -1}).Listen(t.Context(), "sim", ":0")
+	require.ErrorContains(t, err, "ListenConfig.PendingMemory is -1")
 }
 
 // A fabric gets what it must know before it connects, such as the traffic class, when it is

@@ -1,6 +1,8 @@
 package ringnet
 
 import (
+	"cmp"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,7 +16,7 @@ import (
 
 // guides are the documents for operators and newcomers. The tests here require that
 // whatever these name exists.
-var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/reliability.md", "docs/troubleshoot.md"}
+var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/reliability.md", "docs/security.md", "docs/troubleshoot.md"}
 
 // overEachGuide runs a test with the text of each guide.
 func overEachGuide(t *testing.T, test func(t *testing.T, text string)) {
@@ -49,13 +51,47 @@ func requireInSource(t *testing.T, source, part string) {
 	require.True(t, strings.Contains(source, part), "no source has %s", part)
 }
 
+// namedTests finds them in a document. A * stands for the rest of several names.
+var namedTests = regexp.MustCompile("`(\\w+\\.(?:Test|Fuzz)[A-Z]\\w+\\*?)`")
+
+// declaredTests returns the names of all tests as documents write them, package and test, a line each.
+func declaredTests(t *testing.T) string {
+	t.Helper()
+	var names strings.Builder
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		folder := filepath.ToSlash(filepath.Dir(path))
+		name := map[string]string{".": "ringnet", "cmd/ringnet": "command"}[folder]
+		text, err := os.ReadFile(path)
+		for _, test := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllSubmatch(text, -1) {
+			fmt.Fprintf(&names, "%s.%s\n", cmp.Or(name, filepath.Base(folder)), test[1])
+		}
+		return err
+	})
+	require.NoError(t, err)
+	return names.String()
+}
+
 func TestGuidesNameTestsThatExist(t *testing.T) {
+	declared := declaredTests(t)
 	overEachGuide(t, func(t *testing.T, text string) {
 		for _, test := range namedTests.FindAllStringSubmatch(text, -1) {
-			require.Contains(t, testDirectories, test[1])
-			requireTest(t, testDirectories[test[1]], test[2])
+			name := strings.ReplaceAll(regexp.QuoteMeta(test[1]), `\*`, `\w+`)
+			require.True(t, regexp.MustCompile(`(?m)^`+name+`$`).MatchString(declared), "there is no test %s", test[1])
 		}
 	})
+}
+
+// Each item of the lists in docs/security.md is a claim.
+func TestEveryClaimOfTheSecurityDocumentHasItsTest(t *testing.T) {
+	text, err := os.ReadFile("docs/security.md")
+	require.NoError(t, err)
+	for _, claim := range strings.Split(string(text), "\n- ")[1:] {
+		claim, _, _ = strings.Cut(claim, "\n\n")
+		require.Regexp(t, namedTests, claim, "no test is named with it")
+	}
 }
 
 // documents returns the paths of all documents.

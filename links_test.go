@@ -87,20 +87,10 @@ func TestConnectionsAreSpreadOverAsManyLinksAsConfigSays(t *testing.T) {
 		}
 		require.Equal(t, len(conns), connections)
 		require.Len(t, linksTo(l), 3)
-		var all sync.WaitGroup
 		for _, c := range conns {
-			all.Go(func() {
-				if _, err := c.Write(make([]byte, 10_000)); err != nil {
-					t.Error(err)
-				}
-			})
-			all.Go(func() {
-				if _, err := io.ReadFull(c, make([]byte, 10_000)); err != nil {
-					t.Error(err)
-				}
-			})
+			write(t, c, "over its link")
+			requireNext(t, c, "over its link")
 		}
-		all.Wait()
 
 		d.Config = &Config{Links: 3, Dedicated: true}
 		dial(1)
@@ -319,12 +309,10 @@ func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
 			return post()
 		}}
 		addNetwork(t, "slow", network{&carrier{name: "slow", open: opens(f)}, "ip"})
-		l := host{"slow", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
+		h := host{"slow", "10.0.0.1"}
+		l := h.listen(t, ListenConfig{Config: small})
 		for range 20 {
-			c, err := (&Dialer{Config: smallDedicated}).Dial("slow", l.Addr().String())
-			require.NoError(t, err)
-			s, err := l.Accept()
-			require.NoError(t, err)
+			c, s := connect(t, h, l, &Dialer{Config: smallDedicated})
 			require.NoError(t, c.Close())
 			time.Sleep(20 * time.Second)
 			require.NoError(t, s.Close())
@@ -342,10 +330,7 @@ func TestLinksOfAListenerThatIsClosedLeave(t *testing.T) {
 		h := host{"sim", "10.0.0.1"}
 		for range 3 {
 			l := h.listen(t, ListenConfig{})
-			c, err := Dial(h.network, l.Addr().String())
-			require.NoError(t, err)
-			s, err := l.Accept()
-			require.NoError(t, err)
+			c, s := connect(t, h, l, &Dialer{})
 			require.NoError(t, c.Close())
 			require.NoError(t, s.Close())
 			time.Sleep(soon)
@@ -356,15 +341,11 @@ func TestLinksOfAListenerThatIsClosedLeave(t *testing.T) {
 		}
 
 		l := h.listen(t, ListenConfig{})
-		c, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		s, err := l.Accept()
-		require.NoError(t, err)
+		c, s := connect(t, h, l, &Dialer{})
 		require.NoError(t, l.Close())
 		time.Sleep(time.Hour)
 		write(t, s, "x")
-		_, err = c.Read(make([]byte, 1))
-		require.NoError(t, err)
+		requireNext(t, c, "x")
 		require.NoError(t, c.Close())
 		require.NoError(t, s.Close())
 		time.Sleep(soon)

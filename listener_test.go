@@ -16,12 +16,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/credit"
-	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
@@ -99,19 +96,14 @@ var dedicated = &Config{Dedicated: true}
 // Over shm the listener allocates the queues of both ends, and the dialer's request says
 // how long its own are.
 func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
-	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	l := listen(t, ListenConfig{PendingMemory: 32 << 20}, "shm", "127.0.0.1:0")
-	dial := func(d Dialer) {
-		dial(t, &d, "shm", l.Addr().String())
-	}
-	dial(greedy)
-	_, err := greedy.DialContext(timeoutWhen(t, l.(*Listener).hasRefused(2)), "shm", l.Addr().String())
+	l := shmHost(t).listen(t, ListenConfig{PendingMemory: 32 << 20})
+	addr := l.Addr().String()
+	dial(t, &greedy, "shm", addr)
+	_, err := greedy.DialContext(timeoutWhen(t, l.hasRefused(2)), "shm", addr)
 	require.ErrorContains(t, err, "backlog is full")
-	dial(Dialer{Config: dedicated})
+	dial(t, &Dialer{Config: dedicated}, "shm", addr)
 	accept(t, l)
-	dial(greedy)
+	dial(t, &greedy, "shm", addr)
 }
 
 // greedy has a listener of shm allocate 17 MB for queues.
@@ -123,9 +115,7 @@ func TestPendingMemoryRefusesADialerThatWantsMoreAtOnce(t *testing.T) {
 	requireOpError(t, err, "dial", "shm", l.Addr().String(), syscall.ECONNREFUSED)
 	require.ErrorContains(t, err, "more than the listener's PendingMemory")
 	require.False(t, err.(net.Error).Timeout())
-	c, err := (&Dialer{Config: dedicated}).Dial("shm", l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
+	dial(t, &Dialer{Config: dedicated}, "shm", l.Addr().String())
 }
 
 // The largest number means no limit.
@@ -164,22 +154,6 @@ func acceptAll(t *testing.T, l net.Listener) {
 	})
 }
 
-// dialAndNeverConfirm requests a connection over a simulated network, and does not confirm
-// the answer.
-func dialAndNeverConfirm(t *testing.T, n *sim.Network, l net.Listener) {
-	t.Helper()
-	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
-	require.NoError(t, err)
-	t.Cleanup(func() { ep.Close() })
-	_, err = ep.Open(fabric.Options{SendQueue: 16, RecvQueue: 32, RecvSize: wire.MessageSize})
-	require.NoError(t, err)
-	hello := append(wire.Hello{Receives: 4}.Append(nil), make([]byte, wire.RecordSize)...)
-	r := wire.Record{Type: credit.OpenRecord, Ring: wire.RingPlace{RKey: 1, Size: 4096}}
-	r.Put(hello[wire.HelloSize:])
-	_, err = ep.Connect(t.Context(), hello)
-	require.NoError(t, err)
-}
-
 func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 	for name, lc := range map[string]ListenConfig{
 		"by number": {Backlog: 4},
@@ -190,10 +164,12 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 				t.Cleanup(func() { time.Sleep(time.Minute) })
 				n := sim.New(sim.Link{Latency: time.Millisecond})
 				simulate(t, n)
+				mute := &hooked{Fabric: n, confirm: func(func() error) error { return nil }}
+				addNetwork(t, "mute", network{&carrier{name: "mute", open: opens(mute)}, "ip"})
 				l := host{"sim", "10.0.0.1"}.listen(t, lc)
 				acceptAll(t, l)
 				for range 4 {
-					dialAndNeverConfirm(t, n, l)
+					dial(t, &Dialer{Config: dedicated}, "mute", l.Addr().String())
 				}
 				start := time.Now()
 				dial(t, &Dialer{}, "sim", l.Addr().String())
@@ -223,48 +199,58 @@ func TestHandshakesOfFarPeersAreNotEndedForOthers(t *testing.T) {
 	})
 }
 
-func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		accepted := dial(t, &Dialer{}, h.network, l.Addr().String())
-		server := accept(t, l)
-		waiting := dial(t, &Dialer{}, h.network, l.Addr().String())
-
+func TestAcceptEndsWithItsDeadlineAndWithClose(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		l := listenOn(t, h, ListenConfig{}).(interface {
+			net.Listener
+			SetDeadline(time.Time) error
+		})
+		addr := l.Addr().String()
+		require.NoError(t, l.SetDeadline(time.Now().Add(10*time.Millisecond)))
+		_, err := l.Accept()
+		requireOpError(t, err, "accept", h.network, addr, os.ErrDeadlineExceeded)
+		require.NoError(t, l.SetDeadline(time.Time{}))
+		client, server := connect(t, h, l, &Dialer{})
+		waits := make(chan error)
+		go func() {
+			_, err := l.Accept()
+			waits <- err
+		}()
 		require.NoError(t, l.Close())
-		_, err := waiting.Read(make([]byte, 1))
-		require.ErrorIs(t, err, syscall.ECONNRESET)
+		requireOpError(t, <-waits, "accept", h.network, addr, net.ErrClosed)
+		requireOpError(t, l.Close(), "close", h.network, addr, net.ErrClosed)
+		require.ErrorIs(t, l.SetDeadline(time.Time{}), net.ErrClosed)
 		write(t, server, "x")
-		_, err = accepted.Read(make([]byte, 1))
-		require.NoError(t, err)
+		requireNext(t, client, "x")
 
-		_, err = l.Accept()
-		requireOpError(t, err, "accept", h.network, l.Addr().String(), net.ErrClosed)
-		requireOpError(t, l.Close(), "close", h.network, l.Addr().String(), net.ErrClosed)
+		another := listenOn(t, h, ListenConfig{})
+		waiting := dial(t, &Dialer{}, h.network, another.Addr().String())
+		require.NoError(t, another.Close())
+		_, err = waiting.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET, "what was not accepted")
 	})
 }
 
 // Dialers of a listener that closes are refused or reset, as over TCP, at whatever stage
 // they are.
 func TestListenerCloseRefusesOrResetsWhoeverIsDialing(t *testing.T) {
-	t.Run("sim", func(t *testing.T) {
-		simulate(t, sim.New(sim.Link{}))
-		closeWhileDialed(t, host{"sim", "10.0.0.1"})
-	})
-	t.Run("shm", func(t *testing.T) { closeWhileDialed(t, shmHost(t)) })
+	overEachNetwork(t, closeWhileDialed)
 }
 
 func closeWhileDialed(t *testing.T, h host) {
+	address := h.any()
 	for _, config := range []*Config{small, smallDedicated} {
 		for round := range 40 {
-			l := h.listen(t, ListenConfig{Config: small, Backlog: 8})
+			l := listen(t, ListenConfig{Config: small, Backlog: 8}, h.network, address)
+			address = l.Addr().String() // which is free at once when l is closed
 			d := Dialer{Config: config, Timeout: time.Minute}
 			var dialing sync.WaitGroup
 			for range 16 {
 				dialing.Go(func() {
 					c, err := d.Dial(h.network, l.Addr().String())
 					if err == nil {
-						auto.Reset(c.(*Conn))
-						return
+						_, err = c.Read(make([]byte, 1))
+						assert.NoError(t, c.Close())
 					}
 					assert.True(t, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET), "%v", err)
 				})
@@ -274,33 +260,6 @@ func closeWhileDialed(t *testing.T, h host) {
 			dialing.Wait()
 		}
 	}
-}
-
-func TestListenerCloseWakesAccept(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		done := make(chan error)
-		go func() {
-			_, err := l.Accept()
-			done <- err
-		}()
-		require.NoError(t, l.Close())
-		require.ErrorIs(t, <-done, net.ErrClosed)
-	})
-}
-
-func TestAcceptObeysItsDeadline(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		require.NoError(t, l.SetDeadline(time.Now().Add(10*time.Millisecond)))
-		_, err := l.Accept()
-		requireOpError(t, err, "accept", h.network, l.Addr().String(), os.ErrDeadlineExceeded)
-		require.NoError(t, l.SetDeadline(time.Time{}))
-		dial(t, &Dialer{}, h.network, l.Addr().String())
-		s, err := l.Accept()
-		require.NoError(t, err)
-		s.Close()
-	})
 }
 
 func TestAcceptSurvivesAPeerThatFailsItsHandshake(t *testing.T) {

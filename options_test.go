@@ -3,11 +3,9 @@ package ringnet
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
 	"runtime"
 	"syscall"
@@ -143,16 +141,6 @@ func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
 			require.Equal(t, clients[0], client, "whatever carries the connection")
 		}
 	})
-	t.Run("ForTCP", func(t *testing.T) {
-		better(t, sim.New(sim.Link{}), nil)
-		l := listen(t, ListenConfig{}, "shm", "127.0.0.1:0")
-		c := dial(t, &Dialer{ForTCP: "shm"}, "tcp", l.Addr().String())
-		require.Equal(t, "shm", carrierOf(c))
-		require.Empty(t, c.(*AutoConn).PassedOver())
-		s := accept(t, l)
-		require.Equal(t, "shm", s.LocalAddr().Network(), "asked for by its name")
-		requireTCPAddresses(t, c, s, l.Addr())
-	})
 }
 
 // requireTCPAddresses requires that c, which has connected to a listener's address, has addresses
@@ -191,30 +179,6 @@ func TestAutoHasTheDescriptorOfTheTCPConnectionThatCarriesIt(t *testing.T) {
 	multipath, err := c.MultipathTCP()
 	require.NoError(t, err)
 	require.False(t, multipath)
-}
-
-// Package os looks for a socket behind what it copies to and from, and would move bytes that
-// Stats does not see.
-func TestAutoCountsWhatIsCopiedToAndFromFiles(t *testing.T) {
-	better(t, nil, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	c := dialAuto(t, Dialer{}, l.Addr().String())
-	s := accept(t, l)
-	const total = 100_000
-	from := filepath.Join(t.TempDir(), "from")
-	require.NoError(t, os.WriteFile(from, make([]byte, total), 0o600))
-	source, err := os.Open(from)
-	require.NoError(t, err)
-	defer source.Close()
-	to, err := os.Create(filepath.Join(t.TempDir(), "to"))
-	require.NoError(t, err)
-	defer to.Close()
-	_, err = io.Copy(c, source)
-	require.NoError(t, err)
-	_, err = io.CopyN(to, s, total)
-	require.NoError(t, err)
-	require.EqualValues(t, total, c.Stats().BytesWritten)
-	require.EqualValues(t, total, s.(*AutoConn).Stats().BytesReceived)
 }
 
 func TestAwaitReadOverEachCarrier(t *testing.T) {

@@ -184,18 +184,27 @@ func TestAutoReadsWhatAServerSaysFirstWhenASquatterLies(t *testing.T) {
 	requireRest(t, c, "220 ready")
 }
 
-// rawDial requests a link as a dialer of auto does, with the port of the TCP connection
-// that is to prove it. It calls answered when the listener has answered.
+// claim requests a link as a dialer of auto does, with the port of the TCP connection that is to
+// prove it. It calls answered when the listener has answered.
+func claim(ctx context.Context, f fabric.Fabric, to netip.AddrPort, port uint16, answered func() error) (*link.Stream, error) {
+	ep, err := f.Dial(ctx, netip.AddrPort{}, to)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := link.NewSetup(nil)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Proof = &link.Proof{Port: port, Connect: answered, Verify: believe}
+	return link.Dial(ctx, ep, cfg)
+}
+
+// rawDial claims a port, and ends the link.
 func rawDial(t *testing.T, f fabric.Fabric, to net.Addr, port uint16, answered func() error) error {
 	t.Helper()
 	remote, err := addrPort(to)
 	require.NoError(t, err)
-	ep, err := f.Dial(t.Context(), netip.AddrPort{}, remote)
-	require.NoError(t, err)
-	cfg, err := link.NewSetup(nil)
-	require.NoError(t, err)
-	cfg.Proof = &link.Proof{Port: port, Connect: answered, Verify: believe}
-	s, err := link.Dial(t.Context(), ep, cfg)
+	s, err := claim(t.Context(), f, remote, port, answered)
 	if err == nil {
 		s.Link().Abort()
 		err = s.Close(0)
@@ -233,33 +242,18 @@ func requireNoClaim(t *testing.T, f fabric.Fabric, to net.Addr, from *net.TCPAdd
 	})
 }
 
-// Accept returns the TCP connection, which its dialer has closed.
-func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
+// A dialer names the port of a TCP connection in its request, and then closes that connection, or
+// uses it for traffic, whether it confirms the link or not. Accept returns the connection.
+func TestAutoListenerAcceptsAHeldConnectionThatHasEndedOrHasData(t *testing.T) {
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	from := anyPort(t)
-	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error {
-		require.NoError(t, dialTCP(t, from, l.Addr().String()).Close())
-		return errDied
-	})
-	require.ErrorIs(t, err, errDied)
-	s := accept(t, l)
-	require.Equal(t, "tcp", carrierOf(s))
-	requireRest(t, s, "")
-	requireNothingElse(t, l)
-	requireCarried(t, l, Dialer{}, "shm")
-	requireNoClaim(t, f, l.Addr(), from)
-}
-
-// A dialer names the port of a TCP connection in its request, and then uses that connection
-// for traffic, whether it confirms the link or not.
-func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
-	f := sim.New(sim.Link{})
-	better(t, f, nil)
-	for name, confirms := range map[string]bool{"confirms": true, "does not": false} {
+	for name, dialer := range map[string]struct {
+		says  string
+		waits bool // until the connection is accepted
+		err   error
+	}{"confirms": {"traffic", false, nil}, "does not": {"traffic", true, errDied}, "dies": {"", false, errDied}} {
 		t.Run(name, func(t *testing.T) {
-			if !confirms {
+			if dialer.waits {
 				proveWithin(t, lapse)
 			}
 			l := listenAuto(t, "127.0.0.1:0")
@@ -267,22 +261,21 @@ func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 			var s net.Conn
 			err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error {
 				c := dialTCP(t, from, l.Addr().String())
-				write(t, c, "traffic")
+				write(t, c, dialer.says)
 				require.NoError(t, c.(*net.TCPConn).CloseWrite())
-				if confirms {
-					return nil
+				if dialer.waits {
+					s = accept(t, l)
 				}
-				s = accept(t, l) // before the dialer gives up
-				return errDied
+				return dialer.err
 			})
-			if confirms {
-				require.NoError(t, err)
+			require.ErrorIs(t, err, dialer.err)
+			if !dialer.waits {
 				s = accept(t, l)
-			} else {
-				require.ErrorIs(t, err, errDied)
 			}
-			requireRest(t, s, "traffic")
+			require.Equal(t, "tcp", carrierOf(s))
+			requireRest(t, s, dialer.says)
 			requireNothingElse(t, l)
+			requireNoClaim(t, f, l.Addr(), from)
 		})
 	}
 }
@@ -370,17 +363,6 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 	requireNothingElse(t, l)
 }
 
-// Both families, and a name with an address where nobody listens.
-func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	d := Dialer{Resolver: resolver("127.0.0.2", "127.0.0.1"), Timeout: time.Minute}
-	c := dialAuto(t, d, "host.example:"+port(t, l))
-	require.Equal(t, "shm", carrierOf(c))
-	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
-	requireConnected(t, c, l)
-}
-
 // Links beyond the first are made in the background, each with a proof of its own.
 func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
 	f := sim.New(sim.Link{})
@@ -409,6 +391,7 @@ func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
 	f, err := openRDMA(nil, nil)
 	require.NoError(t, err)
 	better(t, nil, f)
+	requireReasons(t, requireCarried(t, listenAuto(t, h.any()), Dialer{}, "rdma"), "shm: absent")
 	server := listenTCP(t, h.any())
 	listen(t, ListenConfig{}, "rdma", server.Addr().String())
 	c := dialAuto(t, Dialer{}, server.Addr().String())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"regexp"
 	"syscall"
@@ -81,13 +80,4 @@ func TestReasonsLastOrPass(t *testing.T) {
 		require.False(t, code.lasts(), code)
 	}
 	require.ElementsMatch(t, everyReason(t), append(last, pass...))
-}
-
-func TestReasonOfSHMForAnAddressOfAnotherHost(t *testing.T) {
-	onlySHM(t)
-	f, err := openSHM(nil, nil)
-	require.NoError(t, err)
-	_, err = f.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:80"))
-	require.Equal(t, ReasonOtherHost, codeOf(err))
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }

@@ -124,17 +124,15 @@ func simulateRefusing(t *testing.T, answers ...error) (asked *atomic.Int32) {
 	return asked
 }
 
-// The peer's connection manager still has a connection of the same queue pair, and refuses
-// the request as stale.
+// A request is stale if the peer's connection manager still has a connection of the same queue
+// pair. Whatever else is refused is refused for good.
 func TestDialRepeatsARequestRefusedAsStale(t *testing.T) {
 	stale := &fabric.RejectError{Reason: fabric.RejectStale}
 	asked := simulateRefusing(t, stale, stale, stale)
 	l := host{"refusing", "10.0.0.1"}.listen(t, ListenConfig{})
 	dial(t, &Dialer{}, "refusing", l.Addr().String())
 	require.EqualValues(t, 4, asked.Load())
-}
 
-func TestDialRepeatsNoRequestRefusedForGood(t *testing.T) {
 	for _, answer := range []*fabric.RejectError{
 		{Reason: fabric.RejectNoListener},
 		{Reason: fabric.RejectConsumer},
@@ -152,16 +150,8 @@ func TestDialRepeatsNoRequestRefusedForGood(t *testing.T) {
 func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{Config: small, Backlog: 4})
-		var accepting, dialing sync.WaitGroup
-		accepting.Go(func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				auto.Reset(c.(*Conn))
-			}
-		})
+		acceptAll(t, l)
+		var dialing sync.WaitGroup
 		for i := range 16 {
 			d := Dialer{Config: small}
 			if i%2 == 0 {
@@ -182,8 +172,6 @@ func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 			defer l.mu.Unlock()
 			return l.places.connections+l.places.links+len(l.handshakes)+l.places.forPeers == 0
 		})
-		require.NoError(t, l.Close())
-		accepting.Wait()
 	})
 }
 
@@ -208,52 +196,46 @@ func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
 		requireReasons(t, c.(*AutoConn), "shm: connection refused by the peer: the listener's backlog is full", "rdma: TCP was connected first")
 		delayTCP(t, time.Hour) // in the next round a part of the timeout is less
 	}
-}
-
-// crowd counts the requests that are under way.
-type crowd struct{ now, most atomic.Int32 }
-
-func (c *crowd) connect(connect func() ([]byte, error)) ([]byte, error) {
-	now := c.now.Add(1)
-	defer c.now.Add(-1)
-	for most := c.most.Load(); now > most && !c.most.CompareAndSwap(most, now); most = c.most.Load() {
+	for range 4 {
+		accept(t, l)
 	}
-	return connect()
+	requireCarried(t, l, Dialer{}, "shm") // that there was no room is not remembered
 }
 
 // simulateCrowd makes the network "crowd", whose requests have a limit as those
-// of rdma have, and where the hosts from 10.0.0.5 on are silent.
-func simulateCrowd(t *testing.T) *crowd {
+// of rdma have, and where the hosts from 10.0.0.5 on are silent. It counts the requests under way.
+func simulateCrowd(t *testing.T) (now *atomic.Int32) {
 	n := sim.New(sim.Link{})
 	for i := range byte(100) {
 		n.Blackhole(netip.AddrFrom4([4]byte{10, 0, 0, 5 + i}))
 	}
-	c := new(crowd)
-	f := &hooked{Fabric: n, connect: c.connect}
+	now = new(atomic.Int32)
+	f := &hooked{Fabric: n, connect: func(connect func() ([]byte, error)) ([]byte, error) {
+		now.Add(1)
+		defer now.Add(-1)
+		return connect()
+	}}
 	addNetwork(t, "crowd", network{&carrier{name: "crowd", open: opens(f), requests: newRequestLimiter()}, "ip"})
-	return c
+	return now
 }
 
-// dialSilentHosts makes many dials to each of several silent hosts, which wait for an
-// answer until cancel, or the end of the test.
-func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
+// dialSilentHosts makes many dials to each of some silent hosts, which wait for an answer until
+// cancel, or the end of the test: then so many requests are under way.
+func dialSilentHosts(t *testing.T, now *atomic.Int32, first, hosts, most int) (cancel func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var dialing sync.WaitGroup
 	t.Cleanup(func() {
 		cancel()
 		dialing.Wait()
-		all, _ := networks["crowd"].requests.UnderWay(netip.Addr{})
-		require.Zero(t, all, "everybody has gone")
-		require.EqualValues(t, most, f.most.Load())
 	})
 	for host := range hosts {
 		for range 2 * requestsPerHost {
 			dialing.Go(func() {
-				_, _ = (&Dialer{Config: smallDedicated}).DialContext(ctx, "crowd", fmt.Sprintf("10.0.0.%d:80", 5+host))
+				_, _ = (&Dialer{Config: smallDedicated}).DialContext(ctx, "crowd", fmt.Sprintf("10.0.0.%d:80", first+host))
 			})
 		}
 	}
-	hang.Unless(t, func() bool { return int(f.now.Load()) == most })
+	hang.Unless(t, func() bool { return int(now.Load()) == most })
 	return cancel
 }
 
@@ -264,15 +246,28 @@ var smallDedicated = func() *Config {
 	return &c
 }()
 
-func TestRequestsUnderWayAreAtMost64(t *testing.T) {
-	f := simulateCrowd(t)
+func TestRequestsUnderWayAreAtMost64AndToOneHost16(t *testing.T) {
+	now := simulateCrowd(t)
+	t.Cleanup(func() {
+		all, _ := networks["crowd"].requests.UnderWay(netip.Addr{})
+		require.Zero(t, all, "everybody has gone")
+	})
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
-	cancel := dialSilentHosts(t, f, 8, 64)
+	dialSilentHosts(t, now, 5, 1, 16)
+	_, err := (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", "10.0.0.5:80")
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.ErrorContains(t, err, "waited for 16 other requests to 10.0.0.5")
+	c, err := (&Dialer{Config: smallDedicated, Timeout: time.Minute}).Dial("crowd", l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.EqualValues(t, 16, now.Load())
 
 	// A dial that finds no place waits for one until its timeout.
-	_, err := (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", l.Addr().String())
-	requireOpError(t, err, "dial", "crowd", "10.0.0.1:"+port(t, l), os.ErrDeadlineExceeded)
+	cancel := dialSilentHosts(t, now, 6, 8, 64)
+	_, err = (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", l.Addr().String())
+	requireOpError(t, err, "dial", "crowd", l.Addr().String(), os.ErrDeadlineExceeded)
 	require.ErrorContains(t, err, "i/o timeout: waited for 64 other requests of this process")
+	require.EqualValues(t, 64, now.Load())
 	waiting := make(chan error, 1)
 	go func() {
 		c, err := (&Dialer{Config: smallDedicated}).Dial("crowd", l.Addr().String())
@@ -283,19 +278,4 @@ func TestRequestsUnderWayAreAtMost64(t *testing.T) {
 	}()
 	cancel()
 	require.NoError(t, <-waiting)
-}
-
-func TestRequestsUnderWayToOneHostAreAtMost16(t *testing.T) {
-	f := simulateCrowd(t)
-	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
-	dialSilentHosts(t, f, 1, 16)
-	_, err := (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", "10.0.0.5:80")
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	require.ErrorContains(t, err, "waited for 16 other requests to 10.0.0.5")
-
-	f.most.Store(16) // the next request is one more than these
-	c, err := (&Dialer{Config: smallDedicated, Timeout: time.Minute}).Dial("crowd", l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	require.EqualValues(t, 17, f.most.Swap(16))
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -161,33 +160,22 @@ func write(t testing.TB, c io.Writer, text string) {
 	require.NoError(t, err)
 }
 
+// A listener without a host accepts on every address.
 func TestDialThenAcceptInOneGoroutine(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		client := dial(t, &Dialer{}, h.network, l.Addr().String())
-		server := accept(t, l)
-		write(t, client, "hello")
-		require.NoError(t, client.Close())
-		requireRest(t, server, "hello")
+		for _, address := range []string{h.any(), "", ":0", "0.0.0.0:0", "[::]:0"} {
+			l := listen(t, ListenConfig{}, h.network, address)
+			at := net.JoinHostPort(h.ip, port(t, l))
+			client := dial(t, &Dialer{}, h.network, at)
+			server := accept(t, l)
+			write(t, client, "hello")
+			require.NoError(t, client.Close())
+			requireRest(t, server, "hello")
 
-		require.Equal(t, h.network, carrierOf(server))
-		require.Equal(t, l.Addr().String(), server.LocalAddr().String())
-		require.Equal(t, server.LocalAddr(), client.RemoteAddr())
-		require.Equal(t, client.LocalAddr(), server.RemoteAddr())
-	})
-}
-
-func TestListenerWithoutHostAcceptsOnEveryAddress(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		for _, address := range []string{"", ":0", "0.0.0.0:0", "[::]:0"} {
-			l, err := Listen(h.network, address)
-			require.NoError(t, err, address)
-			defer l.Close()
-			port := strconv.Itoa(int(l.Addr().(Addr).AddrPort().Port()))
-			require.NotEqual(t, "0", port)
-			c, err := Dial(h.network, net.JoinHostPort(h.ip, port))
-			require.NoError(t, err, address)
-			require.NoError(t, c.Close())
+			require.Equal(t, h.network, carrierOf(server))
+			require.Equal(t, at, server.LocalAddr().String(), address)
+			require.Equal(t, server.LocalAddr(), client.RemoteAddr())
+			require.Equal(t, client.LocalAddr(), server.RemoteAddr())
 		}
 	})
 }
@@ -232,49 +220,54 @@ func TestListenOnAPortInUse(t *testing.T) {
 func TestDialFromALocalAddress(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
-		free := h.listen(t, ListenConfig{})
-		local := net.TCPAddrFromAddrPort(free.Addr().(Addr).AddrPort())
-		require.NoError(t, free.Close())
-		d := Dialer{LocalAddr: local}
-		c := dial(t, &d, h.network, l.Addr().String())
-		require.Equal(t, local.String(), c.LocalAddr().String())
+		freePort := func() int {
+			free := h.listen(t, ListenConfig{})
+			require.NoError(t, free.Close())
+			return int(free.Addr().(Addr).AddrPort().Port())
+		}
+		ip := net.ParseIP(h.ip)
+		for _, local := range []*net.TCPAddr{{IP: ip, Port: freePort()}, {IP: ip}, {Port: freePort()}} {
+			c := dial(t, &Dialer{LocalAddr: local}, h.network, l.Addr().String())
+			at := c.LocalAddr().(Addr).AddrPort()
+			require.Equal(t, h.ip, at.Addr().String())
+			require.Contains(t, []int{0, int(at.Port())}, local.Port)
+		}
+		if h.network != "sim" { // where every address is this host's
+			_, err := (&Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(203, 0, 113, 77)}}).Dial(h.network, l.Addr().String())
+			require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+		}
 	})
 }
 
 func TestDialObeysItsTimeoutAndItsContext(t *testing.T) {
-	n := sim.New(sim.Link{})
-	simulate(t, n)
-	n.Blackhole(netip.MustParseAddr("10.0.0.9"))
-	const silent = "10.0.0.9:80"
-
-	_, err := DialTimeout("sim", silent, time.Millisecond)
-	requireOpError(t, err, "dial", "sim", silent, os.ErrDeadlineExceeded)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.True(t, err.(net.Error).Timeout())
-
-	_, err = (&Dialer{Deadline: time.Now().Add(-time.Second)}).Dial("sim", silent)
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(time.Millisecond, cancel)
-	_, err = (&Dialer{}).DialContext(ctx, "sim", silent)
-	requireOpError(t, err, "dial", "sim", silent, context.Canceled)
-}
-
-// Dials that wait for the link of the first dial fail with it. They do not ask the host
-// again, one after the other.
-func TestDialsOfASilentHostEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(sim.Link{})
 		simulate(t, n)
 		n.Blackhole(netip.MustParseAddr("10.0.0.9"))
-		const limit = time.Minute
+		const silent, limit = "10.0.0.9:80", 10 * time.Second
 		start := time.Now()
+		_, err := DialTimeout("sim", silent, limit)
+		requireOpError(t, err, "dial", "sim", silent, os.ErrDeadlineExceeded)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.True(t, err.(net.Error).Timeout())
+		require.Equal(t, limit, time.Since(start))
+
+		_, err = (&Dialer{Deadline: time.Now().Add(-time.Second)}).Dial("sim", silent)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		_, err = (&Dialer{}).DialContext(ctx, "sim", silent)
+		requireOpError(t, err, "dial", "sim", silent, context.Canceled)
+
+		// Dials that wait for the link of the first dial fail with it. They do not ask the host
+		// again, one after the other.
+		start = time.Now()
 		var all sync.WaitGroup
 		for range 10 {
 			all.Go(func() {
-				_, err := (&Dialer{Config: &Config{HandshakeTimeout: limit}}).Dial("sim", "10.0.0.9:80")
-				requireOpError(t, err, "dial", "sim", "10.0.0.9:80", os.ErrDeadlineExceeded)
+				_, err := (&Dialer{Config: &Config{HandshakeTimeout: limit}}).Dial("sim", silent)
+				requireOpError(t, err, "dial", "sim", silent, os.ErrDeadlineExceeded)
 			})
 		}
 		all.Wait()
@@ -352,50 +345,6 @@ func answer(c net.Conn, addrs []string) {
 		return
 	}
 	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
-}
-
-func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
-	simulate(t, sim.New(sim.Link{}))
-	for _, mistake := range []struct {
-		network, address string
-		config           *Config
-		want             string
-	}{
-		{"tcp", "10.0.0.1:80", nil, "unknown network tcp: Listen knows auto, auto4, auto6, "},
-		{"sim", "10.0.0.1", nil, "missing port in address"},
-		{"sim", "10.0.0.1:nonsense", nil, "unknown port"},
-		{"sim", "10.0.0.1:70000", nil, "invalid port"},
-		{"sim4", "[::1]:80", nil, "no suitable address"},
-		{"sim6", "10.0.0.1:80", nil, "no suitable address"},
-		{"sim", "10.0.0.1:80", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
-		{"auto", "127.0.0.1:0", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
-	} {
-		_, err := (&Dialer{Config: mistake.config, Trace: &Trace{}}).Dial(mistake.network, mistake.address)
-		require.ErrorContains(t, err, mistake.want)
-		require.IsType(t, &net.OpError{}, err)
-		_, err = (&ListenConfig{Config: mistake.config}).Listen(t.Context(), mistake.network, mistake.address)
-		require.ErrorContains(t, err, mistake.want)
-		require.IsType(t, &net.OpError{}, err)
-	}
-	_, err := (&Dialer{LocalAddr: &net.UnixAddr{Name: "/x"}}).Dial("sim", "10.0.0.1:80")
-	require.ErrorContains(t, err, "local address is neither a ringnet.Addr nor a *net.TCPAddr")
-	_, err = (&ListenConfig{Backlog: -1}).Listen(t.Context(), "sim", ":0")
-	require.ErrorContains(t, err, "ListenConfig.Backlog is -1")
-	_, err = (&ListenConfig{PendingMemory: -1}).Listen(t.Context(), "sim", ":0")
-	require.ErrorContains(t, err, "ListenConfig.PendingMemory is -1")
-}
-
-func TestErrorsWithoutRDMASayWhatToDo(t *testing.T) {
-	if os.Getenv("SOFTROCE_ADDR") != "" {
-		t.Skip("there is an RDMA device")
-	}
-	_, dialed := Dial("rdma", "127.0.0.1:1")
-	_, listened := Listen("rdma", "127.0.0.1:0")
-	for _, err := range []error{dialed, listened} {
-		require.ErrorIs(t, err, errors.ErrUnsupported)
-		require.IsType(t, &net.OpError{}, err)
-		require.ErrorContains(t, err, "RDMA")
-	}
 }
 
 // requireOpError requires package net's error for the operation, around the given cause.

@@ -95,7 +95,7 @@ func TestAutoResolvesANameOnce(t *testing.T) {
 	require.Equal(t, queries[0].Load(), queries[1].Load())
 }
 
-func TestNetworksVariableForDials(t *testing.T) {
+func TestNetworksVariable(t *testing.T) {
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	for value, want := range map[string]struct {
@@ -116,26 +116,14 @@ func TestNetworksVariableForDials(t *testing.T) {
 		requireConnected(t, c, l)
 	}
 	requireNothingElse(t, l)
-}
 
-func TestNetworksVariableForListeners(t *testing.T) {
-	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	t.Setenv(auto.NetworksEnv, "rdma")
-	l := listenAuto(t, "127.0.0.1:0")
+	l = listenAuto(t, "127.0.0.1:0")
 	require.Len(t, l.PassedOver(), 1)
 	require.Equal(t, "shm", l.PassedOver()[0].Network)
 	require.Equal(t, ReasonSwitchedOff, l.PassedOver()[0].Code)
 	t.Setenv(auto.NetworksEnv, "")
 	requireCarried(t, l, Dialer{}, "rdma")
-}
-
-func TestNetworksVariableWithoutTCPAllowsNoFallBack(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	server := listenTCP(t, "127.0.0.1:0")
-	t.Setenv(auto.NetworksEnv, "shm,rdma")
-	_, err := Dial("auto", server.Addr().String())
-	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
-		"shm: connect: connection refused; rdma: absent in this test")
 }
 
 func TestNetworksVariableOfNonsenseIsAnError(t *testing.T) {
@@ -161,12 +149,16 @@ func TestRequireIsAnErrorInsteadOfAFallBack(t *testing.T) {
 
 	server := listenTCP(t, "127.0.0.1:0")
 	_, err := (&Dialer{Require: []string{"rdma"}}).Dial("auto", server.Addr().String())
-	requireNothingElse(t, server)
 	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
 		"shm: switched off by RINGNET_NETWORKS or Require; rdma: connect: connection refused")
 	var reason Reason
 	require.ErrorAs(t, err, &reason)
 	require.Equal(t, ReasonSwitchedOff, reason.Code)
+	t.Setenv(auto.NetworksEnv, "shm") // without tcp it requires the others
+	_, err = Dial("auto", server.Addr().String())
+	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
+		"shm: connect: connection refused; rdma: switched off by RINGNET_NETWORKS or Require")
+	requireNothingElse(t, server)
 	_, err = (&Dialer{Require: []string{"tcp"}}).Dial("auto", server.Addr().String())
 	require.ErrorContains(t, err, `Dialer.Require has "tcp": want shm or rdma`)
 }
@@ -183,6 +175,9 @@ func TestRequireOfAListener(t *testing.T) {
 	lc.Require = []string{"ib"}
 	_, err = lc.Listen(t.Context(), "auto", "127.0.0.1:0")
 	require.ErrorContains(t, err, `ListenConfig.Require has "ib": want shm or rdma`)
+	lc.Require = []string{"rdma"}
+	_, err = lc.ListenOn(listenTCP(t, "127.0.0.1:0"))
+	require.ErrorContains(t, err, "no required network is available: rdma: absent in this test")
 }
 
 func TestAutoOfOneFamily(t *testing.T) {
@@ -206,18 +201,23 @@ func TestAutoOfOneFamily(t *testing.T) {
 	require.ErrorContains(t, err, "no address of the local address's family")
 }
 
-// The other family is dialed when the first has failed, and when it has been silent for FallbackDelay.
-func TestAutoDialsTheOtherFamilyAsPackageNetDoes(t *testing.T) {
+// A name with an address where nobody listens, and both families: the other one is dialed when the
+// first has failed, and when it has been silent for FallbackDelay.
+func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
 	shm := sim.New(sim.Link{})
 	better(t, shm, nil)
 	l := listenAuto(t, "127.0.0.1:0")
-	for _, delay := range []time.Duration{time.Hour, time.Millisecond} {
-		d := Dialer{Resolver: resolver("127.0.0.1", "::1"), Require: []string{"shm"}, TCP: &net.Dialer{FallbackDelay: delay}}
-		c := dial(t, &d, "auto", "host.example:"+port(t, l))
+	dial := func(fallback time.Duration, addrs ...string) {
+		d := Dialer{Resolver: resolver(addrs...), Require: []string{"shm"}, TCP: &net.Dialer{FallbackDelay: fallback}}
+		c := dialAuto(t, d, "host.example:"+port(t, l))
+		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 		requireConnected(t, c, l)
-		shm.Blackhole(netip.IPv6Loopback())
 		CloseIdleLinks()
 	}
+	dial(0, "127.0.0.2", "127.0.0.1")
+	dial(time.Hour, "127.0.0.1", "::1")
+	shm.Blackhole(netip.IPv6Loopback())
+	dial(time.Millisecond, "127.0.0.1", "::1")
 }
 
 // As with TCP, a program may listen at all addresses of one family, and another program, or
@@ -287,37 +287,9 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 	require.NotZero(t, dialedWith.Load())
 
 	d.TCP = &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}}
-	c := dialAuto(t, d, server.Addr().String())
-	require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
-}
-
-// A service manager, or another process, hands over a listener.
-func TestAutoListensOnATCPListenerThatExists(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	l, err := new(ListenConfig).ListenOn(listenTCP(t, "127.0.0.1:0"))
-	require.NoError(t, err)
-	defer l.Close()
-	requireCarried(t, l, Dialer{}, "shm")
-
-	_, err = (&ListenConfig{Require: []string{"rdma"}}).ListenOn(listenTCP(t, "127.0.0.1:0"))
-	require.ErrorContains(t, err, "no required network is available: rdma: absent in this test")
-}
-
-// Another process that has the port of shm gets no connection that comes here over TCP.
-func TestAutoListensOnATCPListenerWhosePortIsInUse(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	old := listenBriefly(t, "127.0.0.1:0")
-	file, err := old.listener.TCP.File()
-	require.NoError(t, err)
-	defer file.Close()
-	inherited, err := net.FileListener(file)
-	require.NoError(t, err)
-	l, err := new(ListenConfig).ListenOn(inherited.(*net.TCPListener))
-	require.NoError(t, err)
-	defer l.Close()
-	require.Equal(t, ReasonInUse, l.PassedOver()[0].Code)
-	require.NoError(t, old.listener.TCP.Close()) // it accepts no more
-	c := dialAuto(t, Dialer{}, l.Addr().String())
-	require.Equal(t, "tcp", carrierOf(c))
-	requireConnected(t, c, l)
+	for carrier, to := range map[string]net.Addr{"shm": l.Addr(), "tcp": server.Addr()} {
+		c := dialAuto(t, d, to.String())
+		require.Equal(t, carrier, c.Carrier())
+		require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
+	}
 }

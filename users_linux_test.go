@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -20,11 +19,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-
-	"github.com/ringnet/ringnet/internal/auto"
-	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/link"
 )
 
 // strangerEnv says what a process of another user does: its role, and the arguments of that.
@@ -85,20 +79,11 @@ func claimAsStranger(args []string) error {
 	if err != nil {
 		return err
 	}
-	ep, err := f.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(args[0]))
-	if err != nil {
-		return err
-	}
-	cfg, err := link.NewSetup(nil)
-	if err != nil {
-		return err
-	}
 	port, err := strconv.ParseUint(args[1], 10, 16)
 	if err != nil {
 		return err
 	}
-	cfg.Proof = &link.Proof{Port: uint16(port), Connect: func() error { return nil }, Verify: believe}
-	_, err = link.Dial(context.Background(), ep, cfg)
+	_, err = claim(context.Background(), f, netip.MustParseAddrPort(args[0]), uint16(port), func() error { return nil })
 	fmt.Println("claimed", err)
 	return nil
 }
@@ -161,44 +146,6 @@ func TestAutoListensWhereAnotherUserListensOnSHM(t *testing.T) {
 	onlySHM(t)
 	l := listenAuto(t, stranger(t, "listen", "shm", anyPort(t).String()))
 	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
-}
-
-// fillQueue takes the name of a listener of shm at a TCP listener's address, and fills the queue
-// of connections that wait there. Nobody accepts them.
-func fillQueue(t *testing.T, at net.Addr) {
-	t.Helper()
-	name := &unix.SockaddrUnix{Name: fmt.Sprintf("@ringnet-shm:l:%d::%v", os.Geteuid(), at)}
-	socket := func() int {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		require.NoError(t, err)
-		t.Cleanup(func() { unix.Close(fd) })
-		return fd
-	}
-	l := socket()
-	require.NoError(t, unix.Bind(l, name))
-	require.NoError(t, unix.Listen(l, 0))
-	var err error
-	for err == nil {
-		err = unix.Connect(socket(), name)
-	}
-	require.ErrorIs(t, err, unix.EAGAIN)
-}
-
-// Any process of this host can fill that queue, so it is no reason to do without shm later.
-func TestAutoRemembersNoFullQueueOfSHM(t *testing.T) {
-	onlySHM(t)
-	delayTCP(t, auto.DefaultTimes.Answer)
-	server := listenTCP(t, "127.0.0.1:0")
-	fillQueue(t, server.Addr())
-	for range 2 {
-		requireCodes(t, dialAuto(t, Dialer{}, server.Addr().String()), ReasonFull, ReasonNotTried)
-	}
-	var err error
-	for timeout := 100 * time.Millisecond; timeout < hang.After && !errors.Is(err, syscall.ECONNREFUSED); timeout *= 2 {
-		_, err = (&Dialer{Timeout: timeout}).Dial("shm", server.Addr().String())
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	}
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
 func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {

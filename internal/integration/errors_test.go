@@ -134,17 +134,6 @@ func TestUnprivilegedUser(t *testing.T) {
 	})
 }
 
-// If the listener may not lock enough, the dialer's error says so.
-func TestTooLittleLockedMemory(t *testing.T) {
-	unprivileged(t, 0o666, 64<<10, func(t *testing.T) {
-		l := listen(t, ringnet.ListenConfig{})
-		_, err := (&ringnet.Dialer{Config: small}).Dial("rdma", l.Addr().String())
-		requireOpError(t, err, "dial", l.Addr().String(), syscall.ECONNREFUSED)
-		require.ErrorContains(t, err, "connection refused by the peer: ")
-		require.ErrorContains(t, err, "KiB more would have to be locked")
-	})
-}
-
 // hide puts an empty directory in the place of a directory.
 func hide(t *testing.T, dir string) {
 	t.Helper()

@@ -258,6 +258,22 @@ func TestIPv6(t *testing.T) {
 	}
 	_, err := ringnet.Dial("rdma4", net.JoinHostPort(addr, "7"))
 	require.ErrorContains(t, err, "no suitable address")
+
+	// At all addresses of one family, beside a listener at those of the other.
+	four, err := ringnet.Listen("rdma4", ":0")
+	require.NoError(t, err)
+	defer four.Close()
+	_, port, err := net.SplitHostPort(four.Addr().String())
+	require.NoError(t, err)
+	six, err := ringnet.Listen("rdma6", ":"+port)
+	require.NoError(t, err)
+	defer six.Close()
+	for host, l := range map[string]net.Listener{rdmaAddr(t): four, addr: six} {
+		d, err := ringnet.Dial("rdma", net.JoinHostPort(host, port))
+		require.NoError(t, err)
+		defer d.Close()
+		requireEcho(t, d, accept(t, l))
+	}
 }
 
 func TestIPv6WithAZone(t *testing.T) {

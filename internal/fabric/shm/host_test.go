@@ -167,7 +167,7 @@ func compareWithTCP(t *testing.T, local map[string]bool) {
 			ep, err := f.Dial(ctx, netip.AddrPort{}, at)
 			if !want {
 				require.ErrorIs(t, err, syscall.ECONNREFUSED)
-				require.ErrorContains(t, err, "not an address of this host")
+				require.ErrorIs(t, err, fabric.ErrOtherHost)
 				_, err = f.Listen(at, 1)
 				require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 				return
@@ -233,8 +233,8 @@ func addressesWithout(t *testing.T, netlink systemCall) {
 	}
 }
 
-// What cannot be asked for want of descriptors is no answer.
-func TestAddressesAreNotDoubtedForWantOfDescriptors(t *testing.T) {
+// What cannot be asked for want of descriptors is no answer: there may be more of them later.
+func TestNothingIsDoubtedForWantOfDescriptors(t *testing.T) {
 	inProcess(t, nil, func() {
 		l := listen(t, newFabric(t), 1)
 		withoutDescriptors(t, func() {
@@ -247,6 +247,9 @@ func TestAddressesAreNotDoubtedForWantOfDescriptors(t *testing.T) {
 			_, err = diagnose(ctx, listening)
 			assert.ErrorIs(t, err, syscall.EMFILE)
 			assert.NotErrorIs(t, err, errNoOwners)
+			err = probe()
+			assert.ErrorIs(t, err, syscall.EMFILE)
+			assert.NotErrorIs(t, err, errors.ErrUnsupported)
 		})
 	})
 }

@@ -46,17 +46,6 @@ func TestFabricIsUnsupportedWhereASandboxRefuses(t *testing.T) {
 	}
 }
 
-// What there is too little of now may be there later.
-func TestFabricIsNotUnsupportedForWantOfDescriptors(t *testing.T) {
-	inProcess(t, nil, func() {
-		withoutDescriptors(t, func() {
-			err := probe()
-			require.ErrorIs(t, err, syscall.EMFILE)
-			require.NotErrorIs(t, err, errors.ErrUnsupported)
-		})
-	})
-}
-
 // systemCall is one that a sandbox refuses, if one of its arguments has a value.
 type systemCall struct {
 	number   uint32
