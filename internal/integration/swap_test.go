@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"

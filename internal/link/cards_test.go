@@ -155,7 +155,7 @@ func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 		l := c.link
 		requireRefused := func(l *Link, m wire.Resumption, change func(*wire.Seal), want wire.Reject) {
 			t.Helper()
-			ep, err := l.dial(context.Background(), route{local: l.path.own.Others, remote: l.path.peers[1]})
+			ep, err := l.dial(context.Background(), route{local: l.path.own.Others[0], remote: l.path.peers[1]})
 			require.NoError(t, err)
 			defer ep.Close()
 			require.NoError(t, l.openAgain(ep))
