@@ -32,7 +32,7 @@ RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/idealcard/fabrics/infiniband.json' --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
-.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-losses explore mutants fuzz
+.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card explore mutants fuzz
 .PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -201,7 +201,7 @@ test-card: $(CARD) bin/cpeer
 	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' -skip '$(CARD_LACKS)' .
 	cd examples && $(GO) build -o ../bin/examples/ ./feed ./http3/... && $(GO) build -o ../bin/examples/ $(GOSRC)/crypto/tls/generate_cert.go
 	cd examples && $(TEST_RDMA) $(ON_CARD) -run '(HTTP3|Feed)/^rdma$$' .
-	$(MAKE) hours-card HOURS=0.004 SEED=1
+	$(MAKE) hours-card HOURS=0.004 SEED=1 RACE=-race
 	$(MAKE) test-manners
 	$(MAKE) demo-card
 
@@ -283,15 +283,10 @@ soak-card: hours-card
 	RINGNET_SOAK=1 RINGNET_REQUIRE_RDMA=1 $(CARD) -- bin/integration.test -test.timeout 30m -test.v -test.run '^TestScale$$'
 
 hours-card: $(CARD)
-	$(GO) test -c -o bin/ ./internal/integration
+	$(GO) test $(RACE) -c -o bin/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_HOURS=$(HOURS) $(CARD) $(if $(SEED),-seed $(SEED)) -faults $(CARD_FAULTS) \
 		-fabric tools/idealcard/fabrics/two-hosts.json -- \
 		bin/integration.test -test.timeout $(call minutes,10) -test.v -test.run TestHours
-
-# Random traffic between two hosts of the simulation in real time, with polling and default
-# queues, whose links are lost under load, for HOURS hours. SEED is that of what is drawn.
-soak-losses:
-	RINGNET_SOAK_LOSSES=$(HOURS)h RINGNET_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -run '^TestLinksLostUnderLoad$$' -v .
 
 # STEPS random steps of two processes whose links lose their queue pairs all the time,
 # in virtual time: TestExplore says what it wants. SEED is that of the first world.

@@ -1,6 +1,7 @@
 package rconn_test
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -60,73 +61,32 @@ func requireDead(t *testing.T, err error) {
 	require.True(t, err.(net.Error).Timeout(), "as ETIMEDOUT is in package net")
 }
 
-func TestCutLinkIsNoticedWhileWriting(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, nil, nil)
-		go io.Copy(io.Discard, struct{ io.Reader }{s})
-		var cut time.Time
-		time.AfterFunc(time.Second, func() { cut = time.Now(); v.Cut(true) })
-		for {
-			if _, err := c.Write(make([]byte, 100_000)); err != nil {
-				requireDead(t, err)
-				break
-			}
-		}
-		require.LessOrEqual(t, time.Since(cut), ackLimit)
-	})
-}
-
-func TestPeerKilledBeforeFINIsAReset(t *testing.T) {
+// What the peer has sent can be read. Then it depends on whether it had ended its stream.
+func TestPeerThatIsKilled(t *testing.T) {
 	for _, link := range []sim.Link{{}, wan} {
-		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
-			c, s := v.connect(t, nil, nil)
-			write(t, s, "last words")
-			time.Sleep(time.Second)
-			v.endpoint(s).Kill()
-			killed := time.Now()
-			got, err := io.ReadAll(c)
-			require.Equal(t, "last words", string(got))
-			require.ErrorIs(t, err, syscall.ECONNRESET)
-			require.LessOrEqual(t, time.Since(killed), link.Latency)
-			_, err = c.Write([]byte("x"))
-			require.ErrorIs(t, err, syscall.ECONNRESET)
-			require.NoError(t, c.Close())
-		})
-	}
-}
-
-func TestPeerKilledAfterFINIsAnEOF(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, nil, nil)
-		write(t, s, "last words")
-		require.NoError(t, s.CloseWrite())
-		time.Sleep(time.Second)
-		v.endpoint(s).Kill()
-		time.Sleep(time.Second)
-		got, err := io.ReadAll(c)
-		require.NoError(t, err)
-		require.Equal(t, "last words", string(got))
-		_, err = c.Write([]byte("x"))
-		require.ErrorIs(t, err, syscall.EPIPE)
-	})
-}
-
-func TestDeviceRemovedWakesEveryCall(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, nil, tight)
-		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
-		_, wrote := v.blockedWrite(c)
-		write(t, s, "x")
-		closed := started(s.Close)
-		v.parked()
-		v.RemoveDevice()
-		for _, err := range []error{<-read, <-wrote} {
-			require.ErrorIs(t, err, fabric.ErrDeviceRemoved)
-			require.ErrorIs(t, err, syscall.ENETDOWN)
+		for _, ended := range []bool{false, true} {
+			inVirtualTime(t, link, func(t *testing.T, v simVenue) {
+				c, s := v.connect(t, nil, nil)
+				write(t, s, "last words")
+				reads, writes := error(syscall.ECONNRESET), syscall.ECONNRESET
+				if ended {
+					require.NoError(t, s.CloseWrite())
+					reads, writes = nil, syscall.EPIPE // io.EOF
+				}
+				time.Sleep(time.Second)
+				v.endpoint(s).Kill()
+				killed := time.Now()
+				got, err := io.ReadAll(c)
+				require.Equal(t, "last words", string(got))
+				require.ErrorIs(t, err, reads)
+				require.LessOrEqual(t, time.Since(killed), link.Latency)
+				time.Sleep(time.Second)
+				_, err = c.Write([]byte("x"))
+				require.ErrorIs(t, err, writes)
+				require.NoError(t, c.Close())
+			})
 		}
-		<-closed
-		require.NoError(t, c.Close())
-	})
+	}
 }
 
 func TestPortThatGoesDownIsProbed(t *testing.T) {
@@ -145,69 +105,58 @@ func TestPortThatGoesDownIsProbed(t *testing.T) {
 	})
 }
 
-func TestCloseGivesUpAtTheLingerTime(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, nil, nil)
-		write(t, c, "lost")
-		v.Cut(true)
-		require.NoError(t, c.SetLinger(2))
-		start := time.Now()
-		err := c.Close()
-		require.ErrorIs(t, err, syscall.ETIMEDOUT)
-		require.IsType(t, (*net.OpError)(nil), err)
-		require.Equal(t, 2*time.Second, time.Since(start))
-
-		// The default is longer than a device repeats a message.
-		start = time.Now()
-		requireDead(t, s.Close())
-		require.Equal(t, ackLimit, time.Since(start))
-	})
-}
-
-// A peer that has closed only its half still waits for bytes. Close must not report them as
-// delivered.
-func TestCloseGivesUpOnAPeerThatHasClosedItsHalf(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, nil, nil)
-		require.NoError(t, s.CloseWrite())
-		_, err := c.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-		write(t, c, "lost")
-		v.Cut(true)
-		require.NoError(t, c.SetLinger(2))
-		require.ErrorIs(t, c.Close(), syscall.ETIMEDOUT)
-	})
-}
-
-// Close waits for the peer's device only. What the peer's process must still send has a
-// time limit of its own.
-func TestCloseDoesNotWaitForTheAnswerToFIN(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, nil, nil)
-		v.endpoint(s).HoldReceives(true) // s sees nothing of what arrives
-		start := time.Now()
-		require.NoError(t, c.Close())
-		require.Equal(t, 2*wan.Latency, time.Since(start))
-		time.Sleep(6 * time.Second)
-		require.Nil(t, v.endpoint(c), "torn down all the same")
-		v.endpoint(s).HoldReceives(false)
-		_, err := s.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-	})
-}
-
-func TestLingerZeroDoesNotWait(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, _ := v.connect(t, nil, nil)
-		v.endpoint(c).HoldReceives(true)
-		v.Cut(true)
-		require.NoError(t, c.SetLinger(0))
-		start := time.Now()
-		require.NoError(t, c.Close())
-		require.Zero(t, time.Since(start))
-		time.Sleep(6 * time.Second)
-		require.Nil(t, v.endpoint(c))
-	})
+// Close waits for the peer's device to have all, for the linger time at most: no longer than a device
+// repeats a message, by default. It does not wait for the peer's process, which may have closed its half, and
+// whose answer has a time limit of its own.
+func TestCloseWaitsForThePeersDeviceAndNoLongerThanItMay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		linger int // in seconds; -1: the default
+		lose   func(t *testing.T, v simVenue, c, s *rconn.Conn)
+		err    error
+		after  time.Duration
+	}{
+		"the linger time is over": {2, func(t *testing.T, v simVenue, c, _ *rconn.Conn) {
+			write(t, c, "lost")
+			v.Cut(true)
+		}, syscall.ETIMEDOUT, 2 * time.Second},
+		"the device gives up": {-1, func(t *testing.T, v simVenue, c, _ *rconn.Conn) {
+			write(t, c, "lost")
+			v.Cut(true)
+		}, syscall.ETIMEDOUT, ackLimit},
+		"the peer has closed its half": {2, func(t *testing.T, v simVenue, c, s *rconn.Conn) {
+			require.NoError(t, s.CloseWrite())
+			_, err := c.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+			write(t, c, "lost")
+			v.Cut(true)
+		}, syscall.ETIMEDOUT, 2 * time.Second},
+		"there is no linger time": {0, func(_ *testing.T, v simVenue, c, _ *rconn.Conn) {
+			v.endpoint(c).HoldReceives(true)
+			v.Cut(true)
+		}, nil, 0},
+		"the peer's process is silent": {-1, func(_ *testing.T, v simVenue, _, s *rconn.Conn) {
+			v.endpoint(s).HoldReceives(true)
+		}, nil, 2 * wan.Latency},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+				c, s := v.connect(t, nil, nil)
+				tt.lose(t, v, c, s)
+				if tt.linger >= 0 {
+					require.NoError(t, c.SetLinger(tt.linger))
+				}
+				start := time.Now()
+				err := c.Close()
+				require.ErrorIs(t, err, tt.err)
+				if err != nil {
+					require.IsType(t, (*net.OpError)(nil), err)
+				}
+				require.Equal(t, tt.after, time.Since(start))
+				time.Sleep(6 * time.Second)
+				require.Nil(t, v.endpoint(c), "torn down all the same")
+			})
+		})
+	}
 }
 
 func TestKeepAliveProbesAnIdleConnection(t *testing.T) {
@@ -248,32 +197,46 @@ func TestDeviceThatNeverCompletesIsGivenUp(t *testing.T) {
 	})
 }
 
-// A device may accept the move to the error state, and then flush nothing of what is posted, as mlx5 does
-// after an internal error, and any may whose completion queue has failed.
-func TestDeviceThatFlushesNothingEndsPendingCalls(t *testing.T) {
+// A queue pair that has failed ends all calls that wait. A device may accept the move to the error state, and
+// then flush nothing of what is posted, as mlx5 does after an internal error, and any may whose completion
+// queue has failed.
+func TestFailureEndsPendingCalls(t *testing.T) {
 	const unflushed = 5 * time.Second // for which a connection waits for what it has posted
 	for cause, want := range map[error]struct {
 		errno syscall.Errno
-		after time.Duration
+		after time.Duration // if nothing is flushed
 	}{
 		fabric.ErrDeviceRemoved: {syscall.ENETDOWN, 0},
 		fabric.ErrQueuePair:     {syscall.ECONNRESET, unflushed},
 		fabric.ErrDisconnected:  {syscall.ECONNRESET, unflushed},
 	} {
-		t.Run(cause.Error(), func(t *testing.T) {
-			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-				v.SetFaults(sim.Faults{Unflushed: func(*sim.Endpoint) bool { return true }})
-				c, _ := v.connect(t, nil, tight)
-				read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
-				_, wrote := v.blockedWrite(c)
-				start := time.Now()
-				v.endpoint(c).Fail(cause)
-				require.ErrorIs(t, <-read, want.errno)
-				require.ErrorIs(t, <-wrote, want.errno)
-				require.Equal(t, want.after, time.Since(start))
-				require.NoError(t, c.Close(), "there is nothing more to lose")
-				require.Equal(t, want.after, time.Since(start))
+		for _, flushes := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v, flushes %t", cause, flushes), func(t *testing.T) {
+				inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+					v.SetFaults(sim.Faults{Unflushed: func(*sim.Endpoint) bool { return !flushes }})
+					c, s := v.connect(t, nil, tight)
+					read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
+					_, wrote := v.blockedWrite(c)
+					write(t, s, "x")
+					closed := started(s.Close)
+					v.parked()
+					start, after := time.Now(), want.after
+					if flushes {
+						after = 0
+					}
+					if cause == fabric.ErrDeviceRemoved {
+						v.RemoveDevice()
+					} else {
+						v.endpoint(c).Fail(cause)
+					}
+					require.ErrorIs(t, <-read, want.errno)
+					require.ErrorIs(t, <-wrote, want.errno)
+					require.Equal(t, after, time.Since(start))
+					require.NoError(t, c.Close(), "there is nothing more to lose")
+					require.Equal(t, after, time.Since(start))
+					<-closed
+				})
 			})
-		})
+		}
 	}
 }

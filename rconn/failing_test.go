@@ -1,6 +1,7 @@
 package rconn_test
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -46,41 +47,30 @@ func TestDeviceWhoseCallsFail(t *testing.T) {
 // A failure at any step of the set-up is an error at this end and a refusal at the other,
 // and leaves nothing open.
 func TestSetUpThatFailsIsAnErrorAtBothEnds(t *testing.T) {
-	broken := syscall.ENOMEM
-	for _, side := range []string{"dialer", "listener"} {
-		for name, faults := range map[string]func(mine func(*sim.Endpoint) bool) sim.Faults{
-			"Open": func(mine func(*sim.Endpoint) bool) sim.Faults {
-				return sim.Faults{Open: func(e *sim.Endpoint) error {
-					if mine(e) {
-						return broken
+	for _, at := range []struct{ listener, registering bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
+		t.Run(fmt.Sprintf("%+v", at), func(t *testing.T) {
+			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+				l, err := v.Listen(v.any(), 1)
+				require.NoError(t, err)
+				defer l.Close()
+				fail := func(e *sim.Endpoint, registering bool) error {
+					if at.registering == registering && at.listener == (e.LocalAddr() == l.Addr()) {
+						return syscall.ENOMEM
 					}
 					return nil
-				}}
-			},
-			"Register": func(mine func(*sim.Endpoint) bool) sim.Faults {
-				return sim.Faults{Register: func(e *sim.Endpoint, _ int) error {
-					if mine(e) {
-						return broken
-					}
-					return nil
-				}}
-			},
-		} {
-			t.Run(side+" "+name, func(t *testing.T) {
-				inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-					l, err := v.Listen(v.any(), 1)
-					require.NoError(t, err)
-					defer l.Close()
-					v.SetFaults(faults(func(e *sim.Endpoint) bool { return (e.LocalAddr() == l.Addr()) == (side == "listener") }))
-					_, _, err = v.connectTo(l, nil, nil)
-					if side == "dialer" {
-						require.ErrorIs(t, err, broken)
-					} else {
-						require.ErrorIs(t, err, syscall.ECONNREFUSED)
-						require.ErrorContains(t, err, broken.Error())
-					}
+				}
+				v.SetFaults(sim.Faults{
+					Open:     func(e *sim.Endpoint) error { return fail(e, false) },
+					Register: func(e *sim.Endpoint, _ int) error { return fail(e, true) },
 				})
+				_, _, err = v.connectTo(l, nil, nil)
+				if at.listener {
+					require.ErrorIs(t, err, syscall.ECONNREFUSED)
+					require.ErrorContains(t, err, syscall.ENOMEM.Error())
+				} else {
+					require.ErrorIs(t, err, syscall.ENOMEM)
+				}
 			})
-		}
+		})
 	}
 }

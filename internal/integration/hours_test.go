@@ -4,15 +4,12 @@ package integration_test
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,9 +19,10 @@ import (
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
-// patient returns a configuration that waits for longer than any fault of TestHours lasts.
+// patient returns a configuration that waits for longer than any fault of TestHours lasts, and does not
+// wait long to notice one.
 func patient() *ringnet.Config {
-	return &ringnet.Config{KeepAlive: keepAlive, ResumeTimeout: time.Minute}
+	return &ringnet.Config{KeepAlive: time.Second, ResumeTimeout: time.Minute, Linger: time.Minute}
 }
 
 // TestHours runs on two machines joined by a cable, or on two hosts of ideal cards, for
@@ -39,18 +37,18 @@ func TestHours(t *testing.T) {
 	hours, err := strconv.ParseFloat(os.Getenv("RINGNET_SOAK_HOURS"), 64)
 	require.NoError(t, err, "RINGNET_SOAK_HOURS, a number")
 	require.Positive(t, hours, "RINGNET_SOAK_HOURS")
-	onNodes(t, func() { serveNode(t, ringnet.ListenConfig{Config: patient(), Trace: lostLinks(t)}) })
+	n := obeyed(t)
+	n.there("start: patient")
 	seed := uint64(time.Now().UnixNano())
 	if given := cmp.Or(os.Getenv("RINGNET_SOAK_SEED"), os.Getenv("IDEAL_SEED")); given != "" {
 		seed, err = strconv.ParseUint(given, 10, 64)
 		require.NoError(t, err, "RINGNET_SOAK_SEED, a number")
 	}
 	t.Log("RINGNET_SOAK_SEED", seed)
-	h := &soak{t: t, second: time.Second, doublings: 5, faults: make(map[string]int)}
+	h := &soak{nodes: n, second: time.Second, doublings: 5, faults: make(map[string]int)}
 	if onCard() {
 		h.second, h.doublings = time.Second/10, 7
 	}
-	waitForNode(t)
 	h.round(rand.New(rand.NewPCG(seed, 0)), 10*h.second) // what the first round leaves stays
 	first := h.rest(nil)
 	t.Log("at first:", first)
@@ -66,7 +64,7 @@ func TestHours(t *testing.T) {
 
 // soak is what TestHours does, and has done.
 type soak struct {
-	t         *testing.T
+	nodes
 	second    time.Duration // by which rounds, faults and pauses are measured
 	doublings int           // the longest fault takes half of 1<<doublings seconds
 	rounds    int
@@ -86,12 +84,8 @@ func (h *soak) round(r *rand.Rand, length time.Duration) {
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	for i := range 2 + r.IntN(12) {
-		work := h.transfers
-		if i%3 == 0 {
-			work = h.talks
-		}
 		own := rand.New(rand.NewPCG(r.Uint64(), 0))
-		all.Go(func() { work(own, stop) })
+		all.Go(func() { h.work(own, stop, i%3 == 0) })
 	}
 	for end := time.Now().Add(length); time.Now().Before(end) && !h.t.Failed(); {
 		time.Sleep(time.Duration(r.Int64N(int64(6 * h.second))))
@@ -103,41 +97,31 @@ func (h *soak) round(r *rand.Rand, length time.Duration) {
 
 // fault breaks something for a while.
 func (h *soak) fault(r *rand.Rand) {
-	t := h.t
 	long := time.Duration(r.IntN(int(h.second) << r.IntN(h.doublings)))
 	var kind string
+	netem := func(what, how string) {
+		kind = what
+		h.here(netem("add", how))
+		time.Sleep(long)
+		h.here(netem("delete", ""))
+	}
 	switch x := r.IntN(10); {
 	case x < 4:
 		kind = "cable out"
-		require.NoError(t, control("cable down"))
-		time.Sleep(long)
-		require.NoError(t, control("cable up"))
+		h.cut("cable", "", long)
 	case x < 9 && onCard(): // which loses no packets
 		kind = "nothing coming through"
-		require.NoError(t, control("path down"))
-		time.Sleep(long)
-		require.NoError(t, control("path up"))
+		h.cut("path", "", long)
 	case x < 6:
-		kind = "nothing coming through"
-		require.NoError(t, netem("add", "loss", "100%"))
-		time.Sleep(long)
-		require.NoError(t, netem("delete"))
+		netem("nothing coming through", "loss 100%")
 	case x < 8:
-		kind = "packets lost"
-		require.NoError(t, netem("add", "loss", fmt.Sprint(1+r.IntN(30), "%")))
-		time.Sleep(long)
-		require.NoError(t, netem("delete"))
+		netem("packets lost", fmt.Sprintf("loss %d%%", 1+r.IntN(30)))
 	case x < 9:
-		kind = "packets late, double and out of order"
-		require.NoError(t, netem("add", "delay", "20ms", "20ms", "duplicate", "5%"))
-		time.Sleep(long)
-		require.NoError(t, netem("delete"))
+		netem("packets late, double and out of order", "delay 20ms 20ms duplicate 5%")
 	default:
 		kind = "cable flapping"
 		for range 2 + r.IntN(4) {
-			require.NoError(t, control("cable down"))
-			time.Sleep(time.Duration(r.IntN(int(2 * h.second))))
-			require.NoError(t, control("cable up"))
+			h.cut("cable", "", time.Duration(r.IntN(int(2*h.second))))
 			time.Sleep(time.Duration(r.IntN(int(2 * h.second))))
 		}
 	}
@@ -155,98 +139,52 @@ func config(r *rand.Rand) *ringnet.Config {
 	return cfg
 }
 
-// dial connects to node 1 and tells it what to do.
-func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (*ringnet.Conn, error) {
-	d := ringnet.Dialer{Config: cfg, Timeout: hang.After, Trace: lostLinks(h.t)}
-	return order(&d, os.Getenv("SOFTROCE_PEER"), what, seed, n)
-}
-
-// lostLinks returns a trace that reports links which end for another reason than that
-// nothing needs them, and links that move because a device has refused a message.
-func lostLinks(t *testing.T) *ringnet.Trace {
-	return &ringnet.Trace{
-		LinkMoved: func(l ringnet.LinkInfo, _ time.Duration, cause error) {
-			if errors.Is(cause, syscall.EPROTO) {
-				t.Logf("a link from %v to %v has moved: %v", l.Local, l.Remote, cause)
-			}
-		},
-		LinkDown: func(l ringnet.LinkInfo, cause error) {
-			if cause != nil {
-				t.Logf("a link from %v to %v, which has moved %d times, has ended: %v", l.Local, l.Remote, l.Moves, cause)
-			}
-		},
-	}
-}
-
-// begin calls dial until it succeeds. It returns nil when the round is over.
-func (h *soak) begin(r *rand.Rand, stop <-chan struct{}, what string, seed uint64, n int) *ringnet.Conn {
-	for cfg := config(r); !h.t.Failed(); {
-		select {
-		case <-stop:
-			return nil
-		default:
-		}
-		if c, err := h.dial(cfg, what, seed, n); err == nil {
-			h.failed("linger", c.SetLinger(linger))
+// begin connects to node 1. It returns nil when the round is over.
+func (h *soak) begin(r *rand.Rand, stop <-chan struct{}) *talker {
+	d, seed := ringnet.Dialer{Config: config(r), Timeout: hang.After}, r.Uint64()
+	for !h.t.Failed() && !over(stop) {
+		if c, err := visit(&d, os.Getenv("SOFTROCE_PEER"), seed); err == nil {
 			return c
 		}
 	}
 	return nil
 }
 
-// failed keeps an error that must not be.
-func (h *soak) failed(what string, err error) {
-	if err != nil {
-		h.t.Errorf("%s: %v", what, err)
+func over(stop <-chan struct{}) bool {
+	select {
+	case <-stop:
+		return true
+	default:
+		return false
 	}
 }
 
-// transfers sends bytes one way, over one connection after the other.
-func (h *soak) transfers(r *rand.Rand, stop <-chan struct{}) {
-	for !h.t.Failed() {
-		seed, n := r.Uint64(), 1+r.IntN(64<<10<<r.IntN(8))
-		what, do := "send", fetch
-		if r.IntN(2) == 0 {
-			what, do = "receive", give
-		}
-		c := h.begin(r, stop, what, seed, n)
+// work makes one connection after the other: it sends bytes one way, or exchanges messages, with pauses in
+// which the connection is idle.
+func (h *soak) work(r *rand.Rand, stop <-chan struct{}, talks bool) {
+	for {
+		c := h.begin(r, stop)
 		if c == nil {
 			return
 		}
-		h.failed(what, errors.Join(do(c, seed, n), c.Close()))
-	}
-}
-
-// talks exchanges messages, with pauses in which the connection is idle.
-func (h *soak) talks(r *rand.Rand, stop <-chan struct{}) {
-	for !h.t.Failed() {
-		seed := r.Uint64()
-		c := h.begin(r, stop, "echo", seed, 0)
-		if c == nil {
-			return
-		}
-		out, back := &stream{seed: seed}, &stream{seed: seed}
-		for range 1 + r.IntN(200) {
-			n := 1 + r.IntN(1<<r.IntN(16))
-			sent := make(chan error, 1)
-			go func() { sent <- out.send(c, n, n) }()
-			err := errors.Join(back.receive(c, n), <-sent)
-			if h.failed("talk", err); err != nil {
-				break
+		var err error
+		if !talks {
+			up, down := 1+r.IntN(64<<10<<r.IntN(8)), 1
+			if r.IntN(2) == 0 {
+				up, down = down, up
 			}
+			err = c.exchange(up, down)
+		}
+		for left := 1 + r.IntN(200); talks && left > 0 && err == nil && !over(stop); left-- {
+			n := 1 + r.IntN(1<<r.IntN(16))
+			err = c.exchange(n, n)
 			if r.IntN(10) == 0 {
 				time.Sleep(time.Duration(r.Int64N(int64(3 * h.second))))
 			}
-			select {
-			case <-stop:
-				n = 0
-			default:
-			}
-			if n == 0 {
-				break
-			}
 		}
-		h.failed("end of a talk", c.Close())
+		if err = errors.Join(err, c.leave()); err != nil {
+			h.t.Errorf("talks %t: %v", talks, err)
+		}
 	}
 }
 
@@ -277,43 +215,14 @@ func (h *soak) rest(before *holding) (s holding) {
 		if len(ringnet.Links()) > 0 {
 			return false
 		}
-		var err error
-		if s, err = h.hold(); err != nil {
-			return false
-		}
-		return s[1].Links <= 1 && (before == nil || s.atMost(*before))
+		time.Sleep(time.Second) // until the background has closed what is left
+		s[0] = reported()
+		h.ask("state", &s[1])
+		return s[1].Links == 0 && (before == nil || s.atMost(*before))
 	}) {
-		h.t.Errorf("more is held than before: %v; links here: %+v; on node 1: %s", s, ringnet.Links(), h.stacks())
+		var stacks string
+		h.ask("stacks", &stacks)
+		h.t.Errorf("more is held than before: %v; links here: %+v; on node 1: %s", s, ringnet.Links(), stacks)
 	}
 	return s
-}
-
-// stacks returns the stacks of node 1.
-func (h *soak) stacks() string {
-	c, err := h.dial(&ringnet.Config{}, "stacks", 0, 0)
-	if err != nil {
-		return err.Error()
-	}
-	defer c.Close()
-	answer, _ := io.ReadAll(c)
-	return string(answer)
-}
-
-// hold asks both machines. The link on which node 1 is asked is one more than it would
-// have. An error is that of the dial.
-func (h *soak) hold() (s holding, err error) {
-	cfg := patient()
-	cfg.LinkIdle = -1
-	c, err := h.dial(cfg, "state", 0, 0)
-	if err != nil {
-		return s, err
-	}
-	answer, err := io.ReadAll(c)
-	require.NoError(h.t, err)
-	require.NoError(h.t, json.Unmarshal(answer, &s[1]))
-	require.NoError(h.t, c.Close())
-	require.True(h.t, eventually(func() bool { return len(ringnet.Links()) == 0 }))
-	time.Sleep(time.Second) // until the background has closed what is left
-	s[0] = reported()
-	return s, nil
 }

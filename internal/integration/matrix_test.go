@@ -3,14 +3,10 @@
 package integration_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,15 +39,15 @@ type fault struct {
 
 var faults = []fault{
 	{name: "none", make: func(m *matrix) { time.Sleep(5 * time.Second) }},
-	{name: "cable 1 out for 1 s", make: func(m *matrix) { m.cut("0", time.Second) }},
-	{name: "cable 1 out for 5 s", make: func(m *matrix) { m.cut("0", 5*time.Second) }},
-	{name: "cable 1 out for 20 s", make: func(m *matrix) { m.cut("0", 20*time.Second) }},
+	{name: "cable 1 out for 1 s", make: func(m *matrix) { m.cut("cable", "0", time.Second) }},
+	{name: "cable 1 out for 5 s", make: func(m *matrix) { m.cut("cable", "0", 5*time.Second) }},
+	{name: "cable 1 out for 20 s", make: func(m *matrix) { m.cut("cable", "0", 20*time.Second) }},
 	{name: "cable 1 out for good", make: func(m *matrix) { m.control("cable down 0") }},
-	{name: "both cables out for 5 s", pauses: 5 * time.Second, make: func(m *matrix) { m.cut("", 5*time.Second) }},
-	{name: "both cables out for 20 s", pauses: 20 * time.Second, make: func(m *matrix) { m.cut("", 20*time.Second) }},
+	{name: "both cables out for 5 s", pauses: 5 * time.Second, make: func(m *matrix) { m.cut("cable", "", 5*time.Second) }},
+	{name: "both cables out for 20 s", pauses: 20 * time.Second, make: func(m *matrix) { m.cut("cable", "", 20*time.Second) }},
 	{name: "both cables out and in every 2 s, for 20 s", make: func(m *matrix) {
 		for range 5 {
-			m.cut("", 2*time.Second)
+			m.cut("cable", "", 2*time.Second)
 			time.Sleep(2 * time.Second)
 		}
 	}},
@@ -88,7 +84,7 @@ func TestMatrix(t *testing.T) {
 			if f.kernel && onCard() {
 				t.Skip("the ideal card loses no packets and locks no memory")
 			}
-			m := &matrix{t: t}
+			m := &matrix{nodes: nodes{t}}
 			m.await()
 			seen := m.run(&f)
 			fmt.Fprintf(&table, "| %s | %s | %s |\n", f.name, outcome(seen["rdma"]), outcome(seen["tcp"]))
@@ -143,7 +139,7 @@ func outcome(seen sightings) string {
 
 // matrix is what a row works with, on node 0.
 type matrix struct {
-	t      *testing.T
+	nodes
 	client *process
 }
 
@@ -229,32 +225,16 @@ func noMoreMemory(t *testing.T, p *process) {
 // nobody is a user whose locked memory is limited.
 var nobody = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 
-func (m *matrix) control(request string) {
-	m.t.Helper()
-	require.NoError(m.t, control(request))
-}
-
-// cut takes out a cable, or both, and puts it in again after a while.
-func (m *matrix) cut(cable string, d time.Duration) {
-	m.t.Helper()
-	m.control("cable down " + cable)
-	time.Sleep(d)
-	m.control("cable up " + cable)
-}
-
 // netem changes for a while what both nodes send, over both cables.
 func (m *matrix) netem(how string, d time.Duration) {
 	m.t.Helper()
-	set := func(do, how string) {
-		for _, dev := range []string{os.Getenv("SOFTROCE_NETDEV"), os.Getenv("SOFTROCE_SECOND_NETDEV")} {
-			command := fmt.Sprintf("tc qdisc %s dev %s root netem %s", do, dev, how)
-			m.here(command)
-			m.there("sh: " + command)
-		}
+	set := func(command string) {
+		m.here(command)
+		m.there("sh: " + command)
 	}
-	set("add", how)
+	set(netem("add", how))
 	time.Sleep(d)
-	set("delete", "")
+	set(netem("delete", ""))
 }
 
 // onCard reports whether the devices are ideal cards, which the control port removes and returns.
@@ -326,105 +306,4 @@ func (m *matrix) portDown(d time.Duration) {
 func (m *matrix) signal(s syscall.Signal) {
 	m.t.Helper()
 	m.there(fmt.Sprintf("signal: %d", s))
-}
-
-// here runs a command in a shell of this node.
-func (m *matrix) here(command string) {
-	m.t.Helper()
-	out, err := exec.Command("sh", "-c", command).CombinedOutput()
-	require.NoError(m.t, err, "%s: %s", command, out)
-}
-
-// there has node 1 obey an order, and returns its answer.
-func (m *matrix) there(order string) string {
-	m.t.Helper()
-	answer, err := orderNode(order)
-	require.NoError(m.t, err)
-	answer, ok := strings.CutPrefix(answer, "ok ")
-	require.True(m.t, ok, "%s: %s", order, answer)
-	return answer
-}
-
-// await returns when node 1 takes orders.
-func (m *matrix) await() {
-	m.t.Helper()
-	require.True(m.t, eventually(func() bool {
-		_, err := orderNode("sh: true")
-		return err == nil
-	}))
-}
-
-// orderPort is where node 1 takes orders, one on each connection.
-const orderPort = "7184"
-
-func orderNode(order string) (string, error) {
-	c, err := net.DialTimeout("tcp", net.JoinHostPort(os.Getenv("SOFTROCE_SECOND_PEER"), orderPort), 10*time.Second)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	if _, err := fmt.Fprintln(c, order); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(c)
-	if err == nil && len(answer) == 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return strings.TrimSuffix(string(answer), "\n"), err
-}
-
-// obey obeys node 0 until the power is cut.
-func obey(t *testing.T) {
-	l, err := net.Listen("tcp", net.JoinHostPort("", orderPort))
-	require.NoError(t, err)
-	var server *process
-	end := func() {
-		if server != nil {
-			_ = server.cmd.Process.Kill() // the process may have been killed already
-			_ = server.cmd.Wait()
-		}
-	}
-	for {
-		c, err := l.Accept()
-		require.NoError(t, err)
-		line, err := bufio.NewReader(c).ReadString('\n')
-		if err != nil {
-			c.Close()
-			continue
-		}
-		what, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-		answer := ""
-		switch what {
-		case "start":
-			end() // ends that of a row that has failed
-			server = startAs(t, map[string]*syscall.SysProcAttr{"nobody": nobody}[rest], "traffic server")
-			require.Equal(t, "done", server.hear())
-		case "tell":
-			server.tell(rest)
-		case "ask":
-			server.say(rest)
-			answer = server.hear()
-		case "signal":
-			var s int
-			_, err = fmt.Sscan(rest, &s)
-			if err == nil {
-				err = server.cmd.Process.Signal(syscall.Signal(s))
-			}
-		case "no more memory":
-			noMoreMemory(t, server)
-		case "stop":
-			end()
-		case "sh":
-			var out []byte
-			if out, err = exec.Command("sh", "-c", rest).CombinedOutput(); err != nil {
-				err = fmt.Errorf("%w: %s", err, out)
-			}
-		}
-		if err != nil {
-			fmt.Fprintln(c, "error", err)
-		} else {
-			fmt.Fprintln(c, "ok", answer)
-		}
-		c.Close()
-	}
 }

@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -12,7 +13,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,19 +23,6 @@ import (
 
 	"github.com/ringnet/ringnet"
 )
-
-// Node 1 listens at one port for connections that ask for something, and at another for
-// many that want an echo.
-const (
-	nodePort = "7171"
-	echoPort = "7172"
-)
-
-// keepAlive is short, so that tests do not wait long for it.
-const keepAlive = time.Second
-
-// linger is for how long Close waits, in seconds: longer than any fault lasts.
-const linger = 60
 
 // onNodes skips a test unless it runs on two machines joined by a cable, or on two hosts of ideal cards.
 // It returns on node 0. Node 1 serves, until node 0 cuts its power.
@@ -48,171 +37,123 @@ func onNodes(t *testing.T, serve func()) {
 	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
 }
 
+// nodes is what node 0 does with node 1, and with the cables.
+type nodes struct{ t *testing.T }
+
+// obeyed returns on node 0, when node 1 obeys it.
+func obeyed(t *testing.T) nodes {
+	onNodes(t, func() { obey(t) })
+	n := nodes{t}
+	n.await()
+	return n
+}
+
 func TestNodes(t *testing.T) {
-	onNodes(t, func() {
-		many, err := (&ringnet.ListenConfig{Config: small}).Listen(t.Context(), "rdma", net.JoinHostPort("", echoPort))
-		require.NoError(t, err)
-		go echoAll(many)
-		serveNode(t, ringnet.ListenConfig{})
-	})
-	waitForNode(t)
-	peer := os.Getenv("SOFTROCE_PEER")
-	n := times(4<<20, 64<<20)
+	obeyed(t).there("start")
+	exchange := func(d *ringnet.Dialer, host string, up, down int) error {
+		c, err := visit(d, host, 49_999) // which writes 50,000 bytes at once
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.exchange(up, down), c.leave())
+	}
+	peer, many := os.Getenv("SOFTROCE_PEER"), times(4<<20, 64<<20)
 	t.Run("transfers", func(t *testing.T) {
-		to, from := ask(t, peer, "receive", n), ask(t, peer, "send", n)
-		atOnce(t, func() error { return give(to, seedOfNodes, n) }, func() error { return fetch(from, seedOfNodes, n) })
+		atOnce(t,
+			func() error { return exchange(new(ringnet.Dialer), peer, many, 1) },
+			func() error { return exchange(new(ringnet.Dialer), peer, 1, many) })
 	})
 	t.Run("IPv6", func(t *testing.T) {
-		require.NoError(t, fetch(ask(t, requireEnv(t, "SOFTROCE_PEER6"), "send", n), seedOfNodes, n))
+		require.NoError(t, exchange(new(ringnet.Dialer), requireEnv(t, "SOFTROCE_PEER6"), 1, many))
 	})
-	t.Run("traffic class", requireTrafficClass)
+	// Packets of the class pass this node's interface both ways: the listener, whose Config has no class,
+	// answers in the dialer's.
+	t.Run("traffic class", func(t *testing.T) {
+		const class = 106
+		packets := sniff(t)
+		require.NoError(t, exchange(&ringnet.Dialer{Config: &ringnet.Config{TrafficClass: class}}, peer, 1, 4096))
+		ways := make(map[bool]int)
+		for len(ways) < 2 {
+			tos, outgoing := nextRoCE(t, packets)
+			if tos == class {
+				ways[outgoing]++
+			}
+		}
+	})
 	t.Run("five hundred dials with one packet in a hundred lost", func(t *testing.T) {
-		defer ask(t, peer, "lose", 1).Close()
-		require.NoError(t, netem("add", "loss", "1%"))
-		defer netem("delete")
+		n := nodes{t}
+		n.there("sh: " + netem("add", "loss 1%"))
+		n.here(netem("add", "loss 1%"))
 		d := ringnet.Dialer{Config: small, Timeout: 5 * time.Minute}
 		dials := make([]func() error, 500)
 		for i := range dials {
-			dials[i] = func() error {
-				c, err := d.Dial("rdma", net.JoinHostPort(peer, echoPort))
-				if err != nil {
-					return err
-				}
-				defer c.Close()
-				return echoed(c, 100)
-			}
+			dials[i] = func() error { return exchange(&d, peer, 100, 100) }
 		}
 		atOnce(t, dials...)
 		require.NotZero(t, dropped(t), "packets lost")
+		n.here(netem("delete", ""))
 	})
 }
 
-// seedOfNodes has give write 50,000 bytes at once.
-const seedOfNodes = 49_999
-
-// ask has node 1 do something, over a connection that the end of the test closes.
-func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
-	t.Helper()
-	c, err := order(&ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1}}, host, what, seedOfNodes, n)
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	return c
+// talker is the client's end of a connection of the traffic.
+type talker struct {
+	net.Conn
+	out, in stream
+	most    int // bytes of a Write
 }
 
-// order connects to node 1 and tells it what to do, which it has begun then.
-func order(d *ringnet.Dialer, host, what string, seed uint64, n int) (*ringnet.Conn, error) {
-	c, err := d.Dial("rdma", net.JoinHostPort(host, nodePort))
+// talk begins a connection of the traffic.
+func talk(c net.Conn, kind, seed uint64, most int) (*talker, error) {
+	return &talker{c, stream{seed: seed}, stream{seed: seed}, most}, binary.Write(c, binary.BigEndian, hello{kind, seed})
+}
+
+// ask sends so many bytes, and asks for so many.
+func (k *talker) ask(up, down int) error {
+	if err := binary.Write(k, binary.BigEndian, request{uint32(up), uint32(down)}); err != nil {
+		return err
+	}
+	return k.out.send(k, up, k.most)
+}
+
+// exchange sends so many bytes, and receives so many. If there is one, all that was sent was right.
+func (k *talker) exchange(up, down int) error {
+	if err := k.ask(up, down); err != nil {
+		return err
+	}
+	return k.in.receive(k, down)
+}
+
+// visit connects to the server at a host, which has answered then.
+func visit(d *ringnet.Dialer, host string, seed uint64) (*talker, error) {
+	c, err := d.Dial("rdma", net.JoinHostPort(host, trafficPorts["rdma"]))
 	if err != nil {
 		return nil, err
 	}
-	_, _ = fmt.Fprintln(c, what, seed, n) // the Read below has the error, too
-	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+	k, err := talk(c, unobserved, seed, 1+int(seed%100_000))
+	if err == nil {
+		err = k.exchange(0, 1)
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
-	return c.(*ringnet.Conn), nil
+	return k, nil
 }
 
-// allRight is the answer of node 1 to a stream without an error.
-const allRight = "all right"
-
-// give sends n bytes to a node that receives, which answers that they were right.
-func give(c *ringnet.Conn, seed uint64, n int) error {
-	s := &stream{seed: seed}
-	if err := s.send(c, n, 1+int(seed%100_000)); err != nil {
-		return err
-	}
-	if err := c.CloseWrite(); err != nil {
-		return err
-	}
-	answer, err := io.ReadAll(c)
-	if err == nil && string(answer) != allRight {
-		err = errors.New(string(answer))
-	}
-	return err
+// leave ends a visit in order.
+func (k *talker) leave() error {
+	return errors.Join(k.Conn.(*ringnet.Conn).CloseWrite(), k.in.receiveAll(k, 0), k.Close())
 }
 
-// fetch receives n bytes from a node that sends.
-func fetch(c *ringnet.Conn, seed uint64, n int) error { return (&stream{seed: seed}).receiveAll(c, n) }
-
-// serveNode serves node 0 until the power is cut.
-func serveNode(t *testing.T, lc ringnet.ListenConfig) {
-	l, err := lc.Listen(t.Context(), "rdma", net.JoinHostPort("", nodePort))
-	require.NoError(t, err)
-	for {
-		c, err := l.Accept()
-		require.NoError(t, err)
-		go func() {
-			if err := obeyOrder(c.(*ringnet.Conn)); err != nil {
-				t.Log(err)
-			}
-		}()
-	}
-}
-
-// obeyOrder does what the first line on a connection asks for.
-func obeyOrder(c *ringnet.Conn) (err error) {
-	defer func() { err = errors.Join(err, c.Close()) }()
-	if err := c.SetLinger(linger); err != nil {
-		return err
-	}
-	r := bufio.NewReader(c)
-	var what string
-	var seed uint64
-	var n int
-	if _, err := fmt.Fscanln(r, &what, &seed, &n); err != nil {
-		return nil // the dialer has given up
-	}
-	if what == "lose" { // what this node sends, as long as the connection lasts
-		if err := netem("add", "loss", fmt.Sprint(n, "%")); err != nil {
-			return err
+// netem is a command that changes how a node's interfaces treat what it sends.
+func netem(do, how string) string {
+	var all []string
+	for _, dev := range []string{os.Getenv("SOFTROCE_NETDEV"), os.Getenv("SOFTROCE_SECOND_NETDEV")} {
+		if dev != "" {
+			all = append(all, fmt.Sprintf("tc qdisc %s dev %s root netem %s", do, dev, how))
 		}
-		defer netem("delete")
 	}
-	if _, err := c.Write([]byte{1}); err != nil {
-		return nil
-	}
-	s := &stream{seed: seed}
-	switch what {
-	case "send":
-		err = s.send(c, n, 50_000)
-	case "receive":
-		if err = s.receiveAll(r, n); err == nil {
-			_, err = fmt.Fprint(c, allRight)
-		}
-	case "echo", "lose":
-		_, err = io.Copy(c, r)
-	case "stacks":
-		b := make([]byte, 1<<20)
-		_, err = c.Write(b[:runtime.Stack(b, true)])
-	case "state":
-		err = json.NewEncoder(c).Encode(reported())
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w", what, err)
-	}
-	return err
-}
-
-// waitForNode returns when node 1 serves.
-func waitForNode(t *testing.T) {
-	t.Helper()
-	require.True(t, eventually(func() bool {
-		c, err := order(new(ringnet.Dialer), os.Getenv("SOFTROCE_PEER"), "echo", 0, 0)
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	}))
-}
-
-// netem changes how this node's interface treats what it sends.
-func netem(action string, how ...string) error {
-	args := append([]string{"qdisc", action, "dev", os.Getenv("SOFTROCE_NETDEV"), "root", "netem"}, how...)
-	if out, err := exec.Command("tc", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("tc: %w: %s", err, out)
-	}
-	return nil
+	return strings.Join(all, " && ")
 }
 
 // dropped is how many packets netem has dropped.
@@ -244,28 +185,6 @@ func control(request string) error {
 	return err
 }
 
-// requireTrafficClass fetches some bytes from node 1 over a connection with a traffic
-// class, and requires that packets of that class pass this node's interface both ways: the
-// listener, whose Config has no class, answers in the dialer's.
-func requireTrafficClass(t *testing.T) {
-	t.Helper()
-	const class, n = 106, 4096
-	packets := sniff(t)
-	d := ringnet.Dialer{Config: &ringnet.Config{TrafficClass: class}}
-	c, err := order(&d, os.Getenv("SOFTROCE_PEER"), "send", seedOfNodes, n)
-	require.NoError(t, err)
-	defer c.Close()
-	require.NoError(t, fetch(c, seedOfNodes, n))
-
-	ways := make(map[bool]int)
-	for len(ways) < 2 {
-		tos, outgoing := nextRoCE(t, packets)
-		if tos == class {
-			ways[outgoing]++
-		}
-	}
-}
-
 // sniff returns a socket that gets the IP packets that this node's interface sends and
 // receives.
 func sniff(t *testing.T) int {
@@ -293,5 +212,125 @@ func nextRoCE(t *testing.T, packets int) (tos byte, outgoing bool) {
 			continue
 		}
 		return b[1], from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_OUTGOING
+	}
+}
+
+func (n nodes) control(request string) {
+	n.t.Helper()
+	require.NoError(n.t, control(request))
+}
+
+// cut breaks something, such as a cable of a number, or both, and mends it after a while.
+func (n nodes) cut(what, number string, d time.Duration) {
+	n.t.Helper()
+	n.control(what + " down " + number)
+	time.Sleep(d)
+	n.control(what + " up " + number)
+}
+
+// here runs a command in a shell of this node.
+func (n nodes) here(command string) {
+	n.t.Helper()
+	out, err := exec.Command("sh", "-c", command).CombinedOutput()
+	require.NoError(n.t, err, "%s: %s", command, out)
+}
+
+// there has node 1 obey an order, and returns its answer.
+func (n nodes) there(order string) string {
+	n.t.Helper()
+	answer, err := orderNode(order)
+	require.NoError(n.t, err)
+	answer, ok := strings.CutPrefix(answer, "ok ")
+	require.True(n.t, ok, "%s: %s", order, answer)
+	return answer
+}
+
+// ask has the server of node 1 say something of itself.
+func (n nodes) ask(what string, x any) {
+	n.t.Helper()
+	require.NoError(n.t, json.Unmarshal([]byte(n.there("ask: "+what)), x))
+}
+
+// await returns when node 1 takes orders.
+func (n nodes) await() {
+	n.t.Helper()
+	require.True(n.t, eventually(func() bool {
+		_, err := orderNode("sh: true")
+		return err == nil
+	}))
+}
+
+// orderPort is where node 1 takes orders, one on each connection.
+const orderPort = "7184"
+
+func orderNode(order string) (string, error) {
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(cmp.Or(os.Getenv("SOFTROCE_SECOND_PEER"), os.Getenv("SOFTROCE_PEER")), orderPort), 10*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintln(c, order); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
+	if err == nil && len(answer) == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return strings.TrimSuffix(string(answer), "\n"), err
+}
+
+// obey obeys node 0 until the power is cut.
+func obey(t *testing.T) {
+	l, err := net.Listen("tcp", net.JoinHostPort("", orderPort))
+	require.NoError(t, err)
+	var server *process
+	end := func() {
+		if server != nil {
+			_ = server.cmd.Process.Kill() // the process may have been killed already
+			_ = server.cmd.Wait()
+		}
+	}
+	for {
+		c, err := l.Accept()
+		require.NoError(t, err)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil {
+			c.Close()
+			continue
+		}
+		what, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		answer := ""
+		switch what {
+		case "start":
+			end() // ends that of a row that has failed
+			server = startAs(t, map[string]*syscall.SysProcAttr{"nobody": nobody}[rest], "traffic server", rest)
+			require.Equal(t, "done", server.hear())
+		case "tell":
+			server.tell(rest)
+		case "ask":
+			server.say(rest)
+			answer = server.hear()
+		case "signal":
+			var s int
+			_, err = fmt.Sscan(rest, &s)
+			if err == nil {
+				err = server.cmd.Process.Signal(syscall.Signal(s))
+			}
+		case "no more memory":
+			noMoreMemory(t, server)
+		case "stop":
+			end()
+		case "sh":
+			var out []byte
+			if out, err = exec.Command("sh", "-c", rest).CombinedOutput(); err != nil {
+				err = fmt.Errorf("%w: %s", err, out)
+			}
+		}
+		if err != nil {
+			fmt.Fprintln(c, "error", err)
+		} else {
+			fmt.Fprintln(c, "ok", answer)
+		}
+		c.Close()
 	}
 }

@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -120,6 +121,9 @@ var stdin = bufio.NewReader(os.Stdin)
 // say and hear are the other process's halves of the methods of these names. Hear returns
 // "" when the test has ended.
 func say(line string) { fmt.Println(line) }
+
+// sayJSON says x in a line.
+func sayJSON(x any) error { return json.NewEncoder(os.Stdout).Encode(x) }
 
 func hear() string {
 	line, _ := stdin.ReadString('\n')

@@ -4,7 +4,6 @@ package integration_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -45,7 +43,6 @@ func TestConnectionsBeginInMemoryThatIsSwappedOut(t *testing.T) {
 // swapOn has a kernel without swap swap to compressed memory, until the end of the test.
 func swapOn(t *testing.T) {
 	t.Helper()
-	const device, size = "/dev/zram0", 16 << 20
 	swaps, err := os.ReadFile("/proc/swaps")
 	require.NoError(t, err)
 	if bytes.Count(swaps, []byte("\n")) > 1 { // besides the heading
@@ -58,23 +55,9 @@ func swapOn(t *testing.T) {
 		}
 		t.Skip(why)
 	}
-	require.NoError(t, os.WriteFile("/sys/block/zram0/disksize", []byte(strconv.Itoa(size)), 0))
-	// The header that mkswap makes (union swap_header of linux/swap.h).
-	page := os.Getpagesize()
-	header := make([]byte, page)
-	binary.NativeEndian.PutUint32(header[1024:], 1)
-	binary.NativeEndian.PutUint32(header[1028:], uint32(size/page-1))
-	copy(header[page-10:], "SWAPSPACE2")
-	require.NoError(t, os.WriteFile(device, header, 0))
-	name, err := unix.BytePtrFromString(device)
-	require.NoError(t, err)
-	_, _, errno := unix.Syscall(unix.SYS_SWAPON, uintptr(unsafe.Pointer(name)), 0, 0)
-	require.Zero(t, errno)
-	t.Cleanup(func() {
-		_, _, errno := unix.Syscall(unix.SYS_SWAPOFF, uintptr(unsafe.Pointer(name)), 0, 0)
-		require.Zero(t, errno)
-		require.NoError(t, os.WriteFile("/sys/block/zram0/reset", []byte("1"), 0))
-	})
+	n := nodes{t}
+	n.here("echo 16M >/sys/block/zram0/disksize && mkswap /dev/zram0 && swapon /dev/zram0")
+	t.Cleanup(func() { n.here("swapoff /dev/zram0 && echo 1 >/sys/block/zram0/reset") })
 }
 
 var sharedMemory = regexp.MustCompile(`(?m)^([0-9a-f]+)-([0-9a-f]+) .*memfd:ringnet`)

@@ -5,13 +5,13 @@ package integration_test
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,11 +34,14 @@ var kinds = []struct {
 	up, down int           // bytes at once, at most
 	rest     time.Duration // between exchanges; 0: there is one first, and one in the end
 }{
-	{"up", 2, 64 << 10, 0, 40 * time.Millisecond}, // bulk from the client, which waits for no answer
-	{"down", 2, 0, 64 << 10, 40 * time.Millisecond},
+	{"up", 2, pieces, 0, 40 * time.Millisecond}, // bulk from the client, which waits for no answer
+	{"down", 2, 0, pieces, 40 * time.Millisecond},
 	{"both", 8, 32 << 10, 32 << 10, 30 * time.Millisecond},
 	{"idle", 4, 4 << 10, 4 << 10, 0},
 }
+
+// pieces are what is written at once, at most.
+const pieces = 64 << 10
 
 // trafficPorts are the ports of a server.
 var trafficPorts = map[string]string{"rdma": "7180", "tcp": "7182"}
@@ -135,12 +138,10 @@ func newTraffic() *traffic {
 }
 
 // join adds a connection.
-func (tr *traffic) join(network, kind string, c net.Conn) (*observed, noted) {
-	m := &observed{Network: network, Kind: kind, conn: c}
+func (tr *traffic) join(m *observed) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.members = append(tr.members, m)
-	return m, noted{c, m}
 }
 
 // report prints what has been observed.
@@ -151,7 +152,7 @@ func (tr *traffic) report() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 	}
-	return json.NewEncoder(os.Stdout).Encode(tr.members)
+	return sayJSON(tr.members)
 }
 
 // restart forgets earlier pauses. One that begins before the next byte counts from here on.
@@ -175,15 +176,18 @@ func (tr *traffic) rest(d time.Duration) bool {
 	}
 }
 
-// trafficServer is the role of a server.
-func trafficServer([]string) error {
-	tr := newTraffic()
+// trafficServer is the role of a server, which may be patient.
+func trafficServer(args []string) error {
+	tr, lc := newTraffic(), ringnet.ListenConfig{}
+	if args[0] == "patient" {
+		lc.Config = patient()
+	}
 	for network, port := range trafficPorts {
-		listen := ringnet.Listen
+		listen := lc.Listen
 		if network == "tcp" {
-			listen = net.Listen
+			listen = new(net.ListenConfig).Listen
 		}
-		l, err := listen(network, ":"+port)
+		l, err := listen(context.Background(), network, ":"+port)
 		if err != nil {
 			return err
 		}
@@ -198,37 +202,38 @@ func trafficServer([]string) error {
 		}()
 	}
 	for say("done"); ; {
+		var err error
 		switch what := hear(); what {
 		case "restart":
 			tr.restart()
 			say("done")
 		case "report":
-			if err := tr.report(); err != nil {
-				return err
-			}
+			err = tr.report()
+		case "state":
+			err = sayJSON(reported())
+		case "stacks":
+			b := make([]byte, 1<<20)
+			err = sayJSON(string(b[:runtime.Stack(b, true)]))
 		default:
 			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
 // hello begins a connection of the traffic.
 type hello struct {
-	Kind uint64 // an index of kinds
+	Kind uint64 // an index of kinds, or unobserved
 	Seed uint64 // of the streams of both directions
 }
 
+// unobserved is the kind of connections of which a server keeps nothing.
+const unobserved = 1 << 63
+
 // request is a message to the server: so many bytes follow, and so many are asked for.
 type request struct{ Up, Down uint32 }
-
-// send sends x, and the bytes that follow it.
-func (x request) send(w io.Writer, s *stream) error {
-	b, err := binary.Append(nil, binary.BigEndian, x)
-	if err == nil {
-		_, err = w.Write(append(b, s.next(int(x.Up))...))
-	}
-	return err
-}
 
 // serve plays the server's part of a connection.
 func (tr *traffic) serve(network string, c net.Conn) {
@@ -237,7 +242,12 @@ func (tr *traffic) serve(network string, c net.Conn) {
 	if binary.Read(c, binary.BigEndian, &h) != nil {
 		return
 	}
-	m, end := tr.join(network, kinds[h.Kind].name, c)
+	m := &observed{Network: network, conn: c}
+	if h.Kind != unobserved {
+		m.Kind = kinds[h.Kind].name
+		tr.join(m)
+	}
+	end := noted{c, m}
 	in, out := stream{seed: h.Seed}, stream{seed: h.Seed}
 	for {
 		var x request
@@ -249,7 +259,7 @@ func (tr *traffic) serve(network string, c net.Conn) {
 			err = in.receive(end, int(x.Up))
 		}
 		if err == nil && x.Down > 0 {
-			err = out.send(end, int(x.Down), int(x.Down))
+			err = out.send(end, int(x.Down), pieces)
 		}
 		if m.note(0, err); err != nil {
 			return
@@ -340,49 +350,39 @@ func (tr *traffic) dial(network, host string, kind int) error {
 	if err != nil {
 		return err
 	}
-	m, end := tr.join(network, kinds[kind].name, c)
-	seed := rand.Uint64()
-	if err := binary.Write(end, binary.BigEndian, hello{uint64(kind), seed}); err != nil {
+	m := &observed{Network: network, Kind: kinds[kind].name, conn: c}
+	tr.join(m)
+	end, err := talk(noted{c, m}, uint64(kind), rand.Uint64(), pieces)
+	if err != nil {
 		return err
 	}
 	tr.under.Go(func() {
 		defer c.Close()
 		<-tr.begin
-		m.note(0, tr.converse(end, kind, seed))
+		m.note(0, tr.converse(end, kind))
 	})
 	return nil
 }
 
 // converse plays the client's part of a connection. The answer to the last exchange shows that the
 // server has received all.
-func (tr *traffic) converse(c io.ReadWriter, kind int, seed uint64) error {
+func (tr *traffic) converse(end *talker, kind int) error {
 	k := kinds[kind]
-	out, in := stream{seed: seed}, stream{seed: seed}
-	talk := func() error {
-		x := request{uint32(rand.IntN(k.up + 1)), uint32(rand.IntN(k.down + 1))}
-		if err := x.send(c, &out); err != nil {
-			return err
-		}
-		return in.receive(c, int(x.Down))
-	}
-	end := request{1, 1}
+	exchange := func() error { return end.exchange(rand.IntN(k.up+1), rand.IntN(k.down+1)) }
 	if k.rest == 0 {
-		if err := talk(); err != nil {
+		if err := exchange(); err != nil {
 			return err
 		}
 		go func() {
 			<-tr.finish
-			_ = end.send(c, &out) // the Read has the error, too
+			_ = end.ask(1, 1) // the Read has the error, too
 		}()
-		return in.receive(c, 1)
+		return end.in.receive(end, 1)
 	}
 	for tr.rest(k.rest) {
-		if err := talk(); err != nil {
+		if err := exchange(); err != nil {
 			return err
 		}
 	}
-	if err := end.send(c, &out); err != nil {
-		return err
-	}
-	return in.receive(c, 1)
+	return end.exchange(1, 1)
 }

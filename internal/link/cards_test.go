@@ -2,10 +2,7 @@ package link
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"net/netip"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,15 +31,15 @@ func twoCards(n *sim.Network) (active, passive Setup, dialer fabric.Fabric) {
 	return active, passive, client
 }
 
-// onTwoCards runs a test in virtual time with so many streams of a link between two hosts
-// with two cards each. In the end nothing may be left.
-func onTwoCards(t *testing.T, many int, test func(t *testing.T, n *sim.Network, clients, servers []*Stream)) {
+// onTwoCards runs a test in virtual time with a stream of a link between two hosts with two cards
+// each. In the end nothing may be left.
+func onTwoCards(t *testing.T, test func(t *testing.T, n *sim.Network, c, s *Stream)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(far)
 		active, passive, dialer := twoCards(n)
-		clients, servers := streamsOfBoth(t, dialer, active, passive, many)
-		test(t, n, clients, servers)
-		endAll(t, n, append(clients, servers...)...)
+		c, s, _ := connectLink(t, dialer, active, passive)
+		test(t, n, c, s)
+		endAll(t, n, c, s)
 	})
 }
 
@@ -103,24 +100,24 @@ func TestALinkGoesOnOverAnotherCardAtOnce(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onTwoCards(t, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
-				ours, peers := endpointOf(c[0].link), endpointOf(s[0].link)
+			onTwoCards(t, func(t *testing.T, n *sim.Network, c, s *Stream) {
+				ours, peers := endpointOf(c.link), endpointOf(s.link)
 				n.SetFaults(sim.Faults{Close: func(e *sim.Endpoint) {
 					if e == ours || e == peers {
 						time.Sleep(3 * time.Second)
 					}
 				}})
 				lose(n, ours, peers)
-				require.Less(t, requireEcho(t, c[0], s[0]), 600*time.Millisecond)
-				require.EqualValues(t, 1, c[0].link.Info().Moves)
-				require.False(t, s[0].link.Info().Seeking)
+				require.Less(t, requireEcho(t, c, s), 600*time.Millisecond)
+				require.EqualValues(t, 1, c.link.Info().Moves)
+				require.False(t, s.link.Info().Seeking)
 
 				n.CutCard(client1, false)
 				n.CutCard(server1, false)
-				n.CutCard(c[0].link.Info().Path.Local.AddrPort().Addr(), true)
+				n.CutCard(c.link.Info().Path.Local.AddrPort().Addr(), true)
 				time.Sleep(attemptPause)
-				endpointOf(c[0].link).Fail(fabric.ErrDeviceRemoved)
-				require.Less(t, requireEcho(t, c[0], s[0]), 600*time.Millisecond)
+				endpointOf(c.link).Fail(fabric.ErrDeviceRemoved)
+				require.Less(t, requireEcho(t, c, s), 600*time.Millisecond)
 			})
 		})
 	}
@@ -154,8 +151,8 @@ func TestALinkGoesOnWithinFiveSecondsThoughNothingReportsThatACableIsOut(t *test
 // TestALinkIsMovedByItsPeerAlone makes requests as whoever has seen the number of the
 // link on the wire could, and repeats those of its peer.
 func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
-	onTwoCards(t, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
-		l := c[0].link
+	onTwoCards(t, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		l := c.link
 		requireRefused := func(l *Link, m wire.Resumption, change func(*wire.Seal), want wire.Reject) {
 			t.Helper()
 			ep, err := l.dial(context.Background(), route{local: l.path.own.Others[0], remote: l.path.peers[1]})
@@ -177,8 +174,8 @@ func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 		requireRefused(l, of(wire.ResumeRequest, 1000), func(s *wire.Seal) { s.From = client1 }, noSuchLink)
 		requireRefused(l, of(wire.ResumeRequest, 1000), func(s *wire.Seal) { s.To = server1 }, noSuchLink)
 		endpointOf(l).Fail(fabric.ErrQueuePair)
-		requireEcho(t, c[0], s[0])
-		requirePath(t, c[0], s[0], cable2)
+		requireEcho(t, c, s)
+		requirePath(t, c, s, cable2)
 
 		requireRefused(l, of(wire.ResumeRequest, 1), rightly, linkIsThere)
 		requireRefused(l, of(wire.ResumeAnswer, 1000), rightly, noSuchLink)
@@ -186,101 +183,9 @@ func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 		passives.Passive, passives.Taken = true, 0
 		requireRefused(l, passives, rightly, noSuchLink)
 		require.EqualValues(t, 1, l.path.requests.answered)
-		requireRefused(s[0].link, passives, rightly, linkIsThere) // made before the two agreed on the active side's
-		requireEcho(t, c[0], s[0])
-		requirePath(t, c[0], s[0], cable2)
-		require.EqualValues(t, 1, s[0].link.Info().Moves)
+		requireRefused(s.link, passives, rightly, linkIsThere) // made before the two agreed on the active side's
+		requireEcho(t, c, s)
+		requirePath(t, c, s, cable2)
+		require.EqualValues(t, 1, s.link.Info().Moves)
 	})
-}
-
-// TestTheSideThatNoticesFirstTellsTheOther has the side that was dialed lose the queue
-// pair where the other would not notice: nothing is sent, and nobody is told.
-func TestTheSideThatNoticesFirstTellsTheOther(t *testing.T) {
-	resumedWith(t, far, func(cfg *Setup) { cfg.KeepAlive = -1 }, func(t *testing.T, n *sim.Network, c, s *Stream) {
-		ep := endpointOf(s.link)
-		ep.Cut(true)
-		ep.Fail(fabric.ErrQueuePair)
-		require.Less(t, requireEcho(t, c, s), time.Second)
-	})
-}
-
-// breakages are ways to lose queue pairs of links between two cards each.
-var breakages = []struct {
-	name string
-	do   func(n *sim.Network, r *rand.Rand, ours, peers *sim.Endpoint)
-}{
-	{"the queue pair", func(_ *sim.Network, r *rand.Rand, ours, peers *sim.Endpoint) {
-		[]*sim.Endpoint{ours, peers}[r.IntN(2)].Fail(fabric.ErrQueuePair)
-	}},
-	{"any queue pair", func(n *sim.Network, r *rand.Rand, _, _ *sim.Endpoint) {
-		if all := n.Endpoints(); len(all) > 0 {
-			all[r.IntN(len(all))].Kill()
-		}
-	}},
-	{"all queue pairs", func(n *sim.Network, _ *rand.Rand, _, _ *sim.Endpoint) {
-		for _, ep := range n.Endpoints() {
-			ep.Fail(fabric.ErrQueuePair)
-		}
-	}},
-	{"cables", func(n *sim.Network, r *rand.Rand, _, _ *sim.Endpoint) {
-		cut := []netip.Addr{client1, client2, server1, server2}[r.IntN(4)]
-		n.CutCard(cut, true)
-		time.Sleep(time.Duration(r.IntN(10_000)) * time.Millisecond)
-		n.CutCard(cut, false)
-	}},
-	{"all cables", func(n *sim.Network, r *rand.Rand, _, _ *sim.Endpoint) {
-		n.Cut(true)
-		time.Sleep(time.Duration(r.IntN(20_000)) * time.Millisecond)
-		n.Cut(false)
-		time.Sleep(2 * attemptTime) // for the peers to find each other
-	}},
-}
-
-// TestStreamsOutliveAnyCard moves bytes both ways on streams whose link loses its queue pair,
-// or a card, again and again.
-func TestStreamsOutliveAnyCard(t *testing.T) {
-	const breaks = 10
-	for seed := range uint64(times(4)) {
-		for _, b := range breakages {
-			t.Run(fmt.Sprintf("%s/%d", b.name, seed), func(t *testing.T) {
-				onTwoCards(t, 3, func(t *testing.T, n *sim.Network, c, s []*Stream) {
-					over := make(chan struct{})
-					var traffic sync.WaitGroup
-					for i := range c {
-						for j, ends := range [][2]*Stream{{c[i], s[i]}, {s[i], c[i]}} {
-							traffic.Go(func() {
-								if err := exchangeUntil(over, ends[0], ends[1], seed+uint64(2*i+j)); err != nil {
-									t.Errorf("stream %d, direction %d: %v", i, j, err)
-								}
-							})
-						}
-					}
-					r := rand.New(rand.NewPCG(seed, 2))
-					for range breaks {
-						time.Sleep(time.Duration(r.IntN(4000)) * time.Millisecond)
-						b.do(n, r, endpointOf(c[0].link), endpointOf(s[0].link))
-					}
-					close(over)
-					traffic.Wait()
-					t.Log(c[0].link.Info().Moves, "moves")
-					require.Positive(t, s[0].link.Info().Moves)
-				})
-			})
-		}
-	}
-}
-
-// exchangeUntil moves bytes one way, some at once and then a pause, until over is closed.
-func exchangeUntil(over <-chan struct{}, from, to *Stream, seed uint64) error {
-	r := rand.New(rand.NewPCG(seed, 3))
-	for {
-		if err := exchange(from, to, 1+r.IntN(1<<r.IntN(20)), r.Uint64()); err != nil {
-			return err
-		}
-		select {
-		case <-over:
-			return nil
-		case <-time.After(time.Duration(1+r.IntN(50)) * time.Millisecond):
-		}
-	}
 }

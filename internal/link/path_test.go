@@ -119,19 +119,21 @@ func TestALinkThatHasSoughtInVainSaysWhat(t *testing.T) {
 	}
 	const noAnswer = `no other queue pair in 30s: 10.0.0.1 to 10.0.0.1:\d+: the peer did not answer; pairs of cards tried: 1`
 	for name, tt := range map[string]struct {
+		patience  time.Duration
 		lose      func(*sim.Endpoint)
 		meanwhile func(ours, peers *ReconnectListener) // while the cable is out
 		want      string
 	}{
-		"the peer did not answer": {func(*sim.Endpoint) {}, neverBack,
+		"the peer did not answer": {30 * time.Second, func(*sim.Endpoint) {}, neverBack,
 			`^connection timed out \(transport retries exceeded, vendor code 0x0; ` + noAnswer + `\)$`},
-		"gone": {func(*sim.Endpoint) {}, gone,
+		"gone": {30 * time.Second, func(*sim.Endpoint) {}, gone,
 			`^connection timed out \(transport .*; no other queue pair in [\d.]+s: the peer has ended the link, or is gone: .*\)$`},
-		"disconnected":       {(*sim.Endpoint).Kill, neverBack, `^connection reset by peer \(disconnected; ` + noAnswer + `\)$`},
-		"disconnected, gone": {(*sim.Endpoint).Kill, gone, `^connection reset by peer$`},
+		"disconnected":         {30 * time.Second, (*sim.Endpoint).Kill, neverBack, `^connection reset by peer \(disconnected; ` + noAnswer + `\)$`},
+		"disconnected, gone":   {30 * time.Second, (*sim.Endpoint).Kill, gone, `^connection reset by peer$`},
+		"in its first attempt": {firstAttempt / 2, (*sim.Endpoint).Kill, neverBack, errNoAnswer.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+			resumedWith(t, far, func(cfg *Setup) { cfg.ResumeTimeout = tt.patience }, func(t *testing.T, n *sim.Network, c, s *Stream) {
 				n.Cut(true)
 				tt.lose(endpointOf(c.link))
 				tt.lose(endpointOf(s.link))

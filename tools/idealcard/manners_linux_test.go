@@ -31,7 +31,7 @@ const (
 // Tests of package rconn: everything, what takes a second or two, and those that expect an end.
 const (
 	everything = `Test.*/^(verbs|rdma6?)$`
-	some       = `Test(Nettest|RandomLives|Buffers.*|Peek.*|CopyOfAFile|KeepAlive.*|Handshake.*)$/^(verbs|rdma6?)$`
+	some       = `Test(Nettest|RandomLives|Buffers.*|Peek.*|CopyOfAFile)$/^(verbs|rdma6?)$`
 	ends       = `TestConnectionsEndWithAnErrorOfTheCard$`
 )
 
@@ -55,7 +55,7 @@ var onCards = []row{
 	{rconn, "rnr", some, 1, nil},
 	{rconn, "slow-retry", some, 1, nil},
 	{rconn, "slow-registration", some, 1, nil},
-	{rconn, "slow-queue-pairs", `Test(RandomLives|KeepAlive.*|Handshake.*)$/^(verbs|rdma6?)$`, 1, nil},
+	{rconn, "slow-queue-pairs", `TestRandomLives$/^(verbs|rdma6?)$`, 1, nil},
 	{ringnet, "slow-queue-pairs", "TestTransferOverQueuePairsThatFail$", 1, []string{"-faults", "qp=2e-3"}},
 	{rconn, "comm-est-late", some, 1, nil},
 	{rconn, "rep-lost", some, 1, nil},
