@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/inspect"
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
@@ -66,7 +66,8 @@ func measureLoad(b *testing.B, load func() (requests int), proxies ...*service) 
 	}
 	spent := func() (all time.Duration) {
 		for _, p := range proxies {
-			all += processorTime(b, p.cmd.Process.Pid)
+			pid := p.cmd.Process.Pid
+			all += processorTimes(survey{all: []inspect.Process{{PID: pid}}})[pid]
 		}
 		return all
 	}
@@ -79,15 +80,6 @@ func measureLoad(b *testing.B, load func() (requests int), proxies ...*service) 
 	if len(proxies) > 0 {
 		b.ReportMetric(float64((spent()-before).Microseconds())/float64(requests), "proxies-µs/request")
 	}
-}
-
-// processorTime returns how much processor time a process has used.
-func processorTime(b *testing.B, pid int) time.Duration {
-	of, err := procfs.NewProc(pid)
-	require.NoError(b, err)
-	stat, err := of.Stat()
-	require.NoError(b, err)
-	return time.Duration(stat.CPUTime() * float64(time.Second))
 }
 
 func serveRedis(b *testing.B) (address string) {

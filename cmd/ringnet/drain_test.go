@@ -103,16 +103,6 @@ func TestProxyThatDoesNotWaitResetsBothEnds(t *testing.T) {
 	}
 }
 
-func TestProxyThatStopsResetsConnectionsOnWhichNothingMoves(t *testing.T) {
-	p := startProxy(t, serve(t, echo), "-v", "--drain", "1h", "--drain-idle", "100ms")
-	c := dial(t, p.address(0))
-	requireEcho(t, c)
-	p.terminate()
-	requireReset(t, c)
-	require.Equal(t, "drained", p.logged("ended", 0)["outcome"])
-	require.NoError(t, p.wait(), p.said())
-}
-
 // Those who ask whether to send clients here are told when the proxy stops, while its connections go on.
 func TestProxyThatDrainsIsNotHealthy(t *testing.T) {
 	p := startProxy(t, serve(t, echo), "--drain", "1h", "--metrics", "127.0.0.1:0")
