@@ -155,19 +155,6 @@ func TestCpSaysWhyItTriesAgainAndThatItWasStopped(t *testing.T) {
 	}
 }
 
-// A receiver without room tells the sender so, which does not try again.
-func TestCpSaysThatTheReceiverHasNoRoom(t *testing.T) {
-	from := newFile(t, make([]byte, 64<<20))
-	for _, networks := range []string{"shm,tcp", "tcp"} {
-		t.Setenv("RINGNET_NETWORKS", networks)
-		server := startProcess(t, limited("ulimit -f 1000", "--json", "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0"))
-		out, err := commandProcess("cp", "--retry", "1h", from, server.logged("receives", 0)["address"].(string)).CombinedOutput()
-		require.Error(t, err)
-		require.Contains(t, string(out), "refused: ", networks)
-		require.Contains(t, string(out), "file too large", networks)
-	}
-}
-
 func TestCpRefusesMoreConnectionsThanItMayHave(t *testing.T) {
 	server, address := cpServing(t, t.TempDir(), "--max-connections", "2")
 	for i := range 2 {

@@ -132,7 +132,8 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	require.NoError(t, os.Symlink("/etc", filepath.Join(dir, "link")))
 	says := func(line string) string { return serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte(line)) }) }
 	stranger, refuses := says("220 mail.example ESMTP\r\n"), says(`{"error":"not \u001b[2J you"}`+"\n")
-	server := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
+	received := t.TempDir()
+	_, server := cpServing(t, received)
 	words := strings.NewReplacer("a/FILE", "a/FILE", "FILE", file, "DIR", dir, "HIDDEN", hidden, "STRANGER", stranger, "REFUSES", refuses,
 		"SERVER", server, "TAKEN", serve(t, echo), "NOBODY", freeAddress(t))
 	requireSaid := func(want int, args, what string) {
@@ -150,6 +151,9 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	for _, c := range fails {
 		requireSaid(failed, c.args, words.Replace(c.says))
 	}
+	whole, err := filepath.Glob(filepath.Join(received, "[^.]*"))
+	require.NoError(t, err)
+	require.Empty(t, whole)
 }
 
 func TestBusyPollIsSetByFlagBeforeTheEnvironment(t *testing.T) {
