@@ -265,13 +265,20 @@ func TestProxyReadsItsFileAgain(t *testing.T) {
 // metricsOf are those that a proxy serves.
 func metricsOf(t *testing.T, p *service) string {
 	t.Helper()
-	resp, err := http.Get(p.logged("serves metrics", 0)["url"].(string))
+	status, text := fetched(t, p.logged("serves metrics", 0)["url"].(string))
+	require.Equal(t, http.StatusOK, status, text)
+	return text
+}
+
+// fetched is what a URL has.
+func fetched(t *testing.T, url string) (status int, text string) {
+	t.Helper()
+	resp, err := http.Get(url)
 	require.NoError(t, err)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	body, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
-	return string(text)
+	return resp.StatusCode, string(body)
 }
 
 // Of connections of auto the log and the metrics tell what carries them.
