@@ -152,10 +152,12 @@ func (s *service) address(nth int) string {
 }
 
 // port returns the port at which the first forwarding listens.
-func (s *service) port() string {
-	s.t.Helper()
-	_, port, err := net.SplitHostPort(s.address(0))
-	require.NoError(s.t, err)
+func (s *service) port() string { return portOf(s.t, s.address(0)) }
+
+func portOf(t testing.TB, address string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
 	return port
 }
 
