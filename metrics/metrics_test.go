@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
@@ -52,15 +51,9 @@ func labels(m *dto.Metric) string {
 	return "{" + strings.Join(pairs, ",") + "}"
 }
 
-// connect connects this process with itself over shm, and returns both ends.
-func connect(t *testing.T) (dialed, accepted *ringnet.Conn) {
-	t.Helper()
-	return connectAt(t, "shm", "127.0.0.1")
-}
-
-// connectAt is connect over another network, at one of its addresses. No link is left when
-// the test has ended.
-func connectAt(t *testing.T, network, host string) (dialed, accepted *ringnet.Conn) {
+// connect connects this process with itself over a network, at one of its addresses, and returns both
+// ends. No link is left when the test has ended.
+func connect(t *testing.T, network, host string) (dialed, accepted *ringnet.Conn) {
 	t.Helper()
 	t.Cleanup(func() {
 		hang.Unless(t, func() bool {
@@ -80,24 +73,6 @@ func connectAt(t *testing.T, network, host string) (dialed, accepted *ringnet.Co
 	return c.(*ringnet.Conn), a.(*ringnet.Conn)
 }
 
-func TestLinksAndMemory(t *testing.T) {
-	before := gather(t)
-	connect(t)
-	after := gather(t)
-	rise := func(name string) float64 { return after[name] - before[name] }
-	require.Equal(t, 2.0, rise(`ringnet_links{network="shm"}`), "one at each end")
-	require.Equal(t, 2.0, rise(`ringnet_link_connections{network="shm"}`))
-	require.Zero(t, rise(`ringnet_links{network="rdma"}`))
-	require.Contains(t, after, `ringnet_links{network="rdma"}`)
-	m := ringnet.Memory()
-	require.Equal(t, float64(m.Used), after["ringnet_memory_used_bytes"])
-	require.Positive(t, rise("ringnet_memory_used_bytes"))
-	require.Equal(t, float64(m.Limit), after["ringnet_memory_limit_bytes"])
-	require.Equal(t, float64(m.Datagrams), after["ringnet_memory_datagrams_bytes"])
-	require.Equal(t, float64(m.Locked), after["ringnet_locked_memory_used_bytes"])
-	require.Equal(t, limit(m.LockedLimit), after["ringnet_locked_memory_limit_bytes"])
-}
-
 func TestLinksThatSeek(t *testing.T) {
 	got := make(emitted)
 	emitLinks(got.emit, []ringnet.LinkInfo{
@@ -109,26 +84,34 @@ func TestLinksThatSeek(t *testing.T) {
 	}, got)
 }
 
-// over connects this process with itself over a network. When a connection has carried five
-// bytes to the server and was closed, it returns a function that tells by how much a metric
-// has risen.
-func over(t *testing.T, network, host string) func(name string) float64 {
+// requireCounted connects this process with itself over a network, and requires that what there is then is
+// counted, and what has been when the connection has carried five bytes and one end was closed.
+func requireCounted(t *testing.T, network, host string) {
 	t.Helper()
 	before := gather(t)
-	a, b := connectAt(t, network, host)
+	rise := func(name string) float64 {
+		return gather(t)[name+`{network="`+network+`"}`] - before[name+`{network="`+network+`"}`]
+	}
+	a, b := connect(t, network, host)
+	require.Equal(t, 2.0, rise("ringnet_links"), "one at each end")
+	require.Equal(t, 2.0, rise("ringnet_link_connections"))
+	after, m := gather(t), ringnet.Memory()
+	require.Positive(t, m.Used)
+	for name, want := range map[string]float64{
+		"ringnet_memory_used_bytes":         float64(m.Used),
+		"ringnet_memory_limit_bytes":        float64(m.Limit),
+		"ringnet_memory_datagrams_bytes":    float64(m.Datagrams),
+		"ringnet_locked_memory_used_bytes":  float64(m.Locked),
+		"ringnet_locked_memory_limit_bytes": limit(m.LockedLimit),
+	} {
+		require.Equal(t, want, after[name], name)
+	}
+
 	_, err := a.Write([]byte("there"))
 	require.NoError(t, err)
 	_, err = io.ReadFull(b, make([]byte, 5))
 	require.NoError(t, err)
 	require.NoError(t, a.Close())
-	after := gather(t)
-	return func(name string) float64 {
-		return after[name+`{network="`+network+`"}`] - before[name+`{network="`+network+`"}`]
-	}
-}
-
-func requireTotals(t *testing.T, rise func(name string) float64) {
-	t.Helper()
 	for name, want := range map[string]float64{
 		"ringnet_dials_succeeded_total":    1,
 		"ringnet_accepts_total":            1,
@@ -144,9 +127,7 @@ func requireTotals(t *testing.T, rise func(name string) float64) {
 	}
 }
 
-func TestTotals(t *testing.T) {
-	requireTotals(t, over(t, "shm", "127.0.0.1"))
-}
+func TestLinksMemoryAndTotals(t *testing.T) { requireCounted(t, "shm", "127.0.0.1") }
 
 func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 	counts := func(codes ...ringnet.ReasonCode) map[ringnet.ReasonCode]uint64 {
@@ -234,24 +215,4 @@ func requireAllCounted(t *testing.T, totals map[string]ringnet.NetworkTotals) {
 	for name, yes := range counted {
 		require.True(t, yes, "this test has no value of %s, and not what is emitted for it", name)
 	}
-}
-
-func TestPromlintHasNoComplaint(t *testing.T) {
-	problems, err := testutil.GatherAndLint(describing(t))
-	require.NoError(t, err)
-	require.Empty(t, problems)
-}
-
-// describing gathers one sample of each metric that is described.
-func describing(t *testing.T) prometheus.Gatherer {
-	t.Helper()
-	r := prometheus.NewPedanticRegistry()
-	for _, metrics := range []list{process, devices} {
-		require.NoError(t, r.Register(collector{metrics, func(emit emitter) {
-			for _, m := range metrics {
-				emit(m, 1, m.labels...)
-			}
-		}}))
-	}
-	return r
 }

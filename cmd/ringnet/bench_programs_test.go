@@ -3,16 +3,13 @@
 package main
 
 import (
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
-	"github.com/stretchr/testify/require"
-
+	"github.com/ringnet/ringnet/internal/inspect"
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
@@ -39,20 +36,8 @@ func BenchmarkPrograms(b *testing.B) {
 		{"ab", serveHTTP, loadHTTP},
 	} {
 		b.Run(p.name, func(b *testing.B) {
-			address := p.serve(b)
-			_, port, err := net.SplitHostPort(address)
-			require.NoError(b, err)
-			b.Run("tcp", func(b *testing.B) { measureLoad(b, func() int { return p.load(b, port) }) })
-			if between == "shm" {
-				b.Run("socat", func(b *testing.B) {
-					_, port, err := net.SplitHostPort(startSocats(b, address))
-					require.NoError(b, err)
-					measureLoad(b, func() int { return p.load(b, port) })
-				})
-			}
-			b.Run(between, func(b *testing.B) {
-				client, server := startPair(b, between, "tcp://"+address)
-				measureLoad(b, func() int { return p.load(b, client.port()) }, client, server)
+			eachWay(b, between, p.serve(b), func(b *testing.B, address string, proxies ...*service) {
+				measureLoad(b, func() int { return p.load(b, portOf(b, address)) }, proxies...)
 			})
 		})
 	}
@@ -61,12 +46,10 @@ func BenchmarkPrograms(b *testing.B) {
 // measureLoad reports requests in a second, and the processor time of each in the
 // proxies.
 func measureLoad(b *testing.B, load func() (requests int), proxies ...*service) {
-	for _, p := range proxies {
-		p.address(0) // the proxy is listening
-	}
 	spent := func() (all time.Duration) {
 		for _, p := range proxies {
-			all += processorTime(b, p.cmd.Process.Pid)
+			pid := p.cmd.Process.Pid
+			all += processorTimes(survey{all: []inspect.Process{{PID: pid}}})[pid]
 		}
 		return all
 	}
@@ -81,18 +64,9 @@ func measureLoad(b *testing.B, load func() (requests int), proxies ...*service) 
 	}
 }
 
-// processorTime returns how much processor time a process has used.
-func processorTime(b *testing.B, pid int) time.Duration {
-	of, err := procfs.NewProc(pid)
-	require.NoError(b, err)
-	stat, err := of.Stat()
-	require.NoError(b, err)
-	return time.Duration(stat.CPUTime() * float64(time.Second))
-}
-
 func serveRedis(b *testing.B) (address string) {
-	address, port := freePort(b)
-	programs.StartRedis(b, "--bind", "127.0.0.1", "--port", port)
+	address = freeAddress(b)
+	programs.StartRedis(b, "--bind", "127.0.0.1", "--port", portOf(b, address))
 	return address
 }
 
@@ -103,7 +77,8 @@ func loadRedis(b *testing.B, port string) (requests int) {
 }
 
 func servePostgres(b *testing.B) (address string) {
-	address, port := freePort(b)
+	address = freeAddress(b)
+	port := portOf(b, address)
 	programs.StartPostgres(b, "port="+port)
 	output(b, programs.Path(b, "pgbench", "postgresql"), "-h", "127.0.0.1", "-p", port, "-U", "bench", "-i", "-q", "postgres")
 	return address

@@ -16,28 +16,33 @@ import (
 //
 //	go test -run '^$' -bench Pair -count 5
 func BenchmarkPair(b *testing.B) {
-	for _, pair := range []struct {
-		name  string
-		start func(b *testing.B, to string) (address string)
-	}{
-		{"direct", func(_ *testing.B, to string) string { return to }},
-		{"socat", startSocats},
-		{"ringnet", func(b *testing.B, to string) string {
-			client, _ := startPair(b, "shm", "tcp://"+to)
-			return client.address(0)
-		}},
-	} {
-		for _, size := range []int{64, 4096} {
-			b.Run(fmt.Sprintf("there-and-back/%dB/%s", size, pair.name), func(b *testing.B) {
-				benchmarkRoundTrips(b, dial(b, pair.start(b, serve(b, echo))), size)
+	for _, size := range []int{64, 4096} {
+		b.Run(fmt.Sprintf("there-and-back/%dB", size), func(b *testing.B) {
+			eachWay(b, "shm", serve(b, echo), func(b *testing.B, address string, _ ...*service) {
+				benchmarkRoundTrips(b, dial(b, address), size)
 			})
-		}
-		for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
-			b.Run(fmt.Sprintf("stream/%dKiB/%s", size>>10, pair.name), func(b *testing.B) {
-				benchmarkStream(b, dial(b, pair.start(b, serve(b, sink))), size)
-			})
-		}
+		})
 	}
+	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
+		b.Run(fmt.Sprintf("stream/%dKiB", size>>10), func(b *testing.B) {
+			eachWay(b, "shm", serve(b, sink), func(b *testing.B, address string, _ ...*service) {
+				benchmarkStream(b, dial(b, address), size)
+			})
+		})
+	}
+}
+
+// eachWay measures the way to a server without proxies, by two proxies with a network between them, and, if
+// that is shm, by two of socat's.
+func eachWay(b *testing.B, between, to string, measure func(b *testing.B, address string, proxies ...*service)) {
+	b.Run("direct", func(b *testing.B) { measure(b, to) })
+	if between == "shm" {
+		b.Run("socat", func(b *testing.B) { measure(b, startSocats(b, to)) })
+	}
+	b.Run("ringnet", func(b *testing.B) {
+		client, server := startPair(b, between, "tcp://"+to)
+		measure(b, client.address(0), client, server)
+	})
 }
 
 func benchmarkRoundTrips(b *testing.B, c net.Conn, size int) {
@@ -82,8 +87,8 @@ func startSocats(b *testing.B, to string) (address string) {
 		b.Skip("no socat (Debian: apt-get install socat): ", err)
 	}
 	for range 2 {
-		address, port := freePort(b)
-		cmd := exec.Command(program, "TCP-LISTEN:"+port+",bind=127.0.0.1,fork,reuseaddr,nodelay", "TCP:"+to+",nodelay")
+		address := freeAddress(b)
+		cmd := exec.Command(program, "TCP-LISTEN:"+portOf(b, address)+",bind=127.0.0.1,fork,reuseaddr,nodelay", "TCP:"+to+",nodelay")
 		require.NoError(b, cmd.Start())
 		b.Cleanup(func() {
 			_ = cmd.Process.Kill()
@@ -93,14 +98,6 @@ func startSocats(b *testing.B, to string) (address string) {
 		to = address
 	}
 	return to
-}
-
-// freePort returns an address of TCP at which nobody listens, and its port.
-func freePort(b *testing.B) (address, port string) {
-	address = freeAddress(b)
-	_, port, err := net.SplitHostPort(address)
-	require.NoError(b, err)
-	return address, port
 }
 
 // freeAddress returns an address of TCP at which nobody listens.

@@ -193,14 +193,9 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 		return err
 	}
 	folder.Readable = c.Readable
-	l, err := endpoint.Endpoint{Network: "auto", Address: string(c.Listen)}.Listen(ctx, endpoint.Options{})
-	if err != nil {
-		return err
-	}
-	log := s.logger(false)
-	log.Info("receives", "address", l.Addr().String(), "into", c.Serve)
+	log := s.logger(false).With("into", c.Serve)
 	connections := make(chan struct{}, c.MaxConnections)
-	return acceptAll(ctx, l, log, func(conn net.Conn) {
+	return serveAuto(ctx, c.Listen, log, "receives", func(conn net.Conn) {
 		log := log.With("from", conn.RemoteAddr().String(), "over", endpoint.NetworkOf(conn))
 		select {
 		case connections <- struct{}{}:

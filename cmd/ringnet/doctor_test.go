@@ -64,33 +64,15 @@ func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
 		t.Skip("there is an RDMA device")
 	}
 	requireShm(t)
-	d := doctor(t, "")
-	require.False(t, d.FallsBack, "shm is all that this host can have: %+v", d.Findings)
-	var said []string
-	for _, f := range d.Findings {
-		said = append(said, string(f.Status)+" "+f.Subject)
-	}
-	require.Equal(t, []string{"note devices", "ok shm"}, said)
-
 	out, err := commandProcess("doctor").CombinedOutput()
-	require.NoError(t, err)
-	require.Contains(t, string(out), "note  devices: there is no RDMA device\n        modprobe rdma_rxe")
-}
+	require.NoError(t, err, "shm is all that this host can have: %s", out)
+	require.Regexp(t, `^note  devices: there is no RDMA device\n {8}modprobe rdma_rxe.*\nok    shm: .*\n$`, string(out))
 
-func TestDoctorFindsAWrongSettingWhereThereIsNoDevice(t *testing.T) {
-	doctor(t, "RINGNET_RELAXED_ORDERING=foo").requireBad(t, "rdma", `RINGNET_RELAXED_ORDERING is "foo"`, "")
-}
-
-// Where the user wants rdma alone, no shared memory makes up for the device that is missing.
-func TestDoctorFindsThatNothingIsLeft(t *testing.T) {
-	if len(host.Root.Devices()) > 0 {
-		t.Skip("there is an RDMA device")
-	}
+	// Where the user wants rdma alone, no shared memory makes up for the device that is missing.
 	for _, networks := range []string{"rdma", "rdma,tcp"} {
-		d := doctor(t, "RINGNET_NETWORKS="+networks)
-		require.True(t, d.FallsBack, "%s: %+v", networks, d.Findings)
-		d.requireBad(t, noDevices, "no RDMA device", "modprobe rdma_rxe")
+		doctor(t, "RINGNET_NETWORKS="+networks).requireBad(t, noDevices, "no RDMA device", "modprobe rdma_rxe")
 	}
+	doctor(t, "RINGNET_RELAXED_ORDERING=foo").requireBad(t, "rdma", `RINGNET_RELAXED_ORDERING is "foo"`, "")
 }
 
 func TestDoctorFindsIWARP(t *testing.T) {
@@ -167,20 +149,11 @@ func TestDoctorOverRDMA(t *testing.T) {
 				`mount -t tmpfs none /etc/libibverbs.d && for d in /usr/lib/*/libibverbs; do mount -t tmpfs none "$d"; done && exec "$@"`, "sh"))
 			d.requireBad(t, os.Getenv("SOFTROCE_DEVICE"), "no provider rxe", "ibverbs-providers")
 		})
-		t.Run("network namespace", func(t *testing.T) {
-			d := diagnosed(t, within(t, "unshare", "-n"))
-			d.requireBad(t, os.Getenv("SOFTROCE_DEVICE")+" port 1", "in another network namespace", "--network host")
-		})
 		t.Run("permission", func(t *testing.T) {
 			setNodes(t, 0o600)
 			defer setNodes(t, 0o666)
 			d := diagnosed(t, asUser(t, commandProcess("--json", "doctor")))
 			d.requireBad(t, "/dev/infiniband/rdma_cm", "permission denied", "/etc/udev/rules.d")
-		})
-		t.Run("locked memory", func(t *testing.T) {
-			setNodes(t, 0o666)
-			d := diagnosed(t, asUser(t, within(t, "sh", "-c", `ulimit -l 64; exec "$@"`, "sh")))
-			d.requireBad(t, "locked memory", "64 KiB at most: 0 connections", "LimitMEMLOCK=infinity")
 		})
 		t.Run("one card", func(t *testing.T) {
 			listen := commandProcess("--json", "perf", "--listen", softroceAddress()+":0")

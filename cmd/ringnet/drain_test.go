@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -101,39 +99,4 @@ func TestProxyThatDoesNotWaitResetsBothEnds(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestProxyThatStopsResetsConnectionsOnWhichNothingMoves(t *testing.T) {
-	p := startProxy(t, serve(t, echo), "-v", "--drain", "1h", "--drain-idle", "100ms")
-	c := dial(t, p.address(0))
-	requireEcho(t, c)
-	p.terminate()
-	requireReset(t, c)
-	require.Equal(t, "drained", p.logged("ended", 0)["outcome"])
-	require.NoError(t, p.wait(), p.said())
-}
-
-// Those who ask whether to send clients here are told when the proxy stops, while its connections go on.
-func TestProxyThatDrainsIsNotHealthy(t *testing.T) {
-	p := startProxy(t, serve(t, echo), "--drain", "1h", "--metrics", "127.0.0.1:0")
-	c := dial(t, p.address(0))
-	requireEcho(t, c)
-	health := strings.Replace(p.logged("serves metrics", 0)["url"].(string), "/metrics", "/healthz", 1)
-	ask := func() (status int, says string) {
-		r, err := http.Get(health)
-		require.NoError(t, err)
-		defer r.Body.Close()
-		text, err := io.ReadAll(r.Body)
-		require.NoError(t, err)
-		return r.StatusCode, string(text)
-	}
-	status, says := ask()
-	require.Equal(t, http.StatusOK, status)
-	require.Equal(t, "forwards 1\n", says)
-	p.terminate()
-	p.logged("stops: waits for connections to end", 0)
-	require.Eventually(t, func() bool { status, _ := ask(); return status == http.StatusServiceUnavailable }, patience, time.Millisecond)
-	requireEcho(t, c)
-	require.NoError(t, c.Close())
-	require.NoError(t, p.wait(), p.said())
 }

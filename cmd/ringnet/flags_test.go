@@ -26,7 +26,7 @@ func TestAPlainNumberIsSeconds(t *testing.T) {
 		require.Equal(t, want, parsed(t, "ss", "--watch", given).Ss.Watch)
 		f, err := parseForwarding([]string{"--listen=tcp://:1", "--to=tcp://:2", "--dial-timeout", given})
 		require.NoError(t, err)
-		require.Equal(t, want, *f.DialTimeout)
+		require.Equal(t, want, f.Options.DialTimeout)
 	}
 }
 

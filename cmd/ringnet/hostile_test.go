@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -50,23 +52,32 @@ func TestProxyPassesOnAResetWhileTheClientSends(t *testing.T) {
 	}
 }
 
-// A reply is under way until its client has received all of it. New connections are refused meanwhile.
+// A reply is under way until its client has received all of it, and the client may ask for more. Meanwhile new
+// connections are refused, and those who ask whether to send clients here are told so.
 func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 	reply := make([]byte, 32<<20)
 	_, _ = rand.Read(reply) // never fails
 	client, server := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 4))
 		_, _ = c.Write(reply)
-		_ = c.Close()
-	}))
+		echo(c)
+	}), "--metrics", "127.0.0.1:0")
+	healthy := func(p *service) (status int, says string) {
+		return fetched(t, strings.Replace(p.logged("serves metrics", 0)["url"].(string), "/metrics", "/healthz", 1))
+	}
 	slow := dial(t, client.address(0))
 	write(t, slow, "more")
 	got := make([]byte, len(reply))
 	_, err := io.ReadFull(slow, got[:1])
 	require.NoError(t, err)
 	for _, p := range []*service{client, server} {
+		status, says := healthy(p)
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, "forwards 1\n", says)
 		p.terminate()
 		p.logged("stops: waits for connections to end", 0)
+		status, _ = healthy(p)
+		require.Equal(t, http.StatusServiceUnavailable, status)
 	}
 	require.Eventually(t, func() bool {
 		c, err := net.Dial("tcp", client.address(0))
@@ -78,8 +89,9 @@ func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 	_, err = io.ReadFull(slow, got[1:])
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(reply, got))
+	requireEcho(t, slow)
+	require.NoError(t, slow.CloseWrite())
 	requireEnd(t, slow, 0)
-	require.NoError(t, slow.Close())
 	require.NoError(t, client.wait(), client.said())
 	require.NoError(t, server.wait(), server.said())
 }

@@ -187,12 +187,16 @@ func (s *streams) logger(verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(s.err, options))
 }
 
-// acceptAll calls serve with each connection that a listener accepts, in a goroutine, and
-// closes the connection when serve returns. It returns nil when ctx ends, or the error of
-// the listener.
-func acceptAll(ctx context.Context, l net.Listener, log *slog.Logger, serve func(net.Conn)) error {
+// serveAuto listens on auto, logs where, and calls serve with each connection, in a goroutine,
+// after which the connection is closed. It returns nil when ctx ends, or the error of the listener.
+func serveAuto(ctx context.Context, address hostPort, log *slog.Logger, message string, serve func(net.Conn)) error {
+	l, err := endpoint.Endpoint{Network: "auto", Address: string(address)}.Listen(ctx, endpoint.Options{})
+	if err != nil {
+		return err
+	}
+	log.Info(message, "address", l.Addr().String())
 	context.AfterFunc(ctx, func() { l.Close() })
-	err := endpoint.AcceptAll(l, ctx.Done(), log, func(conn net.Conn) {
+	err = endpoint.AcceptAll(l, ctx.Done(), log, func(conn net.Conn) {
 		go func() {
 			defer conn.Close()
 			serve(conn)

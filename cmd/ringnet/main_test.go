@@ -152,10 +152,12 @@ func (s *service) address(nth int) string {
 }
 
 // port returns the port at which the first forwarding listens.
-func (s *service) port() string {
-	s.t.Helper()
-	_, port, err := net.SplitHostPort(s.address(0))
-	require.NoError(s.t, err)
+func (s *service) port() string { return portOf(s.t, s.address(0)) }
+
+func portOf(t testing.TB, address string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
 	return port
 }
 
@@ -189,11 +191,14 @@ func softroceAddress() string { return os.Getenv("SOFTROCE_ADDR") }
 // one that clients dial; the other forwards to the address.
 func startPair(t testing.TB, between, to string, args ...string) (client, server *service) {
 	t.Helper()
-	host := "127.0.0.1"
-	if between == "rdma" {
-		host = softroceAddress()
+	at := "127.0.0.1:0"
+	switch between {
+	case "rdma":
+		at = softroceAddress() + ":0"
+	case "unix":
+		at = t.TempDir() + "/between"
 	}
-	server = start(t, append([]string{"proxy", "--listen", between + "://" + host + ":0", "--to", to}, args...)...)
+	server = start(t, append([]string{"proxy", "--listen", between + "://" + at, "--to", to}, args...)...)
 	client = start(t, append([]string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", between + "://" + server.address(0)}, args...)...)
 	return client, server
 }

@@ -66,7 +66,7 @@ func (c *perfCommand) Run(ctx context.Context, s *streams, k *kong.Context) erro
 	case c.Listen != "" && given(k, "time", "reverse", "both", "networks", "sizes", "connections", "rounds", "slice", "timeout"):
 		return misuseError{errors.New("--listen wants no flags of what to measure: the client has them")}
 	case c.Listen != "":
-		return servePerf(ctx, string(c.Listen), s.logger(false))
+		return servePerf(ctx, c.Listen, s.logger(false))
 	case c.Time < 0 || given(k, "time") && c.Time == 0:
 		return misuseError{fmt.Errorf("-t %v: want a time above 0", c.Time)}
 	case c.Time == 0 && (c.Reverse || c.Both):
@@ -86,18 +86,24 @@ func (c *perfCommand) Run(ctx context.Context, s *streams, k *kong.Context) erro
 	case len(c.Connections) > 0 && slices.Max(c.Connections) > maxPerfConnections:
 		return misuseError{fmt.Errorf("--connections wants %d at most", maxPerfConnections)}
 	case c.Time > 0:
+		c.setDefaults([]string{"auto"}, []byteSize{64 << 10}, []int{1})
 		return c.stream(ctx, s)
 	}
+	c.setDefaults([]string{"auto", "tcp"}, []byteSize{64, 4 << 10, 64 << 10}, []int{1, 16})
+	return c.measure(ctx, s)
+}
+
+// setDefaults sets what was not given.
+func (c *perfCommand) setDefaults(networks []string, sizes []byteSize, conns []int) {
 	if len(c.Networks) == 0 {
-		c.Networks = []string{"auto", "tcp"}
+		c.Networks = networks
 	}
 	if len(c.Sizes) == 0 {
-		c.Sizes = []byteSize{64, 4 << 10, 64 << 10}
+		c.Sizes = sizes
 	}
 	if len(c.Connections) == 0 {
-		c.Connections = []int{1, 16}
+		c.Connections = conns
 	}
-	return c.measure(ctx, s)
 }
 
 // measure does the client's part.

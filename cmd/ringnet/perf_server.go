@@ -54,14 +54,9 @@ type perfServer struct {
 }
 
 // servePerf serves until ctx ends.
-func servePerf(ctx context.Context, address string, log *slog.Logger) error {
-	l, err := endpoint.Endpoint{Network: "auto", Address: address}.Listen(ctx, endpoint.Options{})
-	if err != nil {
-		return err
-	}
-	log.Info("serves", "address", l.Addr().String())
+func servePerf(ctx context.Context, address hostPort, log *slog.Logger) error {
 	s := &perfServer{log: log}
-	return acceptAll(ctx, l, log, func(conn net.Conn) {
+	return serveAuto(ctx, address, log, "serves", func(conn net.Conn) {
 		if err := s.serve(conn); err != nil {
 			log.Warn("gave a connection up", "from", conn.RemoteAddr().String(), "error", err)
 			endpoint.Reset(conn)

@@ -50,19 +50,10 @@ const streamBatch = 8 << 20
 
 // stream moves bytes for the time of -t, or until it is interrupted, and says once a second how many.
 func (c *perfCommand) stream(ctx context.Context, s *streams) error {
-	size, conns, network := 64<<10, 1, "auto"
-	if len(c.Sizes) > 0 {
-		size = int(c.Sizes[0])
-	}
-	if len(c.Connections) > 0 {
-		conns = c.Connections[0]
-	}
-	if len(c.Networks) > 0 {
-		network = c.Networks[0]
-	}
+	size, conns := int(c.Sizes[0]), c.Connections[0]
 	client := newPerfClient(string(c.Address), c.Timeout)
 	defer client.close()
-	peers, _, err := client.find(ctx, []string{network})
+	peers, _, err := client.find(ctx, c.Networks)
 	if err != nil {
 		return err
 	}
@@ -76,7 +67,7 @@ func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 	if c.Reverse || c.Both {
 		works = append(works, p.receive)
 	}
-	all, closeAll, err := workload.OpenAll(conns*len(works), func() (net.Conn, error) { return client.dialer(network)(working) })
+	all, closeAll, err := workload.OpenAll(conns*len(works), func() (net.Conn, error) { return client.dialer(c.Networks[0])(working) })
 	if err != nil {
 		return err
 	}

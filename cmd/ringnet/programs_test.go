@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,27 +54,6 @@ func TestRedisBenchmarkThroughProxies(t *testing.T) {
 			require.Equal(t, fmt.Sprintf("%d\n", requests), output(t, cli, "-p", port, "get", "counter:__rand_int__"))
 		})
 	}
-}
-
-func TestRedisBenchmarkLosesNoReplyWhenProxiesStop(t *testing.T) {
-	benchmark, cli := programs.Path(t, "redis-benchmark", "redis-tools"), programs.Path(t, "redis-cli", "redis-tools")
-	client, server, port := startRedis(t)
-	behind := server.logged("forwards", 0)["to"].(string)
-	const connections, requests = 20, 20_000
-	load := exec.Command(benchmark, "-p", port, "-q", "-t", "incr", "-c", strconv.Itoa(connections), "-n", strconv.Itoa(requests))
-	out := new(strings.Builder)
-	load.Stdout, load.Stderr = out, out
-	require.NoError(t, load.Start())
-	client.logged("began", connections-1)
-	for _, p := range []*service{client, server} {
-		p.terminate()
-		p.logged("stops: waits for connections to end", 0)
-	}
-	require.NoError(t, load.Process.Signal(syscall.Signal(0)), "the load has ended before the proxies were told to stop")
-	require.NoError(t, load.Wait(), out)
-	require.Equal(t, fmt.Sprintf("%d\n", requests), output(t, cli, "-s", strings.TrimPrefix(behind, "unix://"), "get", "counter:__rand_int__"))
-	require.NoError(t, client.wait(), client.said())
-	require.NoError(t, server.wait(), server.said())
 }
 
 func TestPgbenchThroughProxies(t *testing.T) {

@@ -124,11 +124,11 @@ func (ps *proxies) drainAll() error {
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ps.log.Info("stops: waits for connections to end", "at most", ps.drain)
 	ps.mu.Lock()
 	ps.stopping = true
 	all := slices.Concat(ps.running, ps.leaving)
 	ps.mu.Unlock()
+	ps.log.Info("stops: waits for connections to end", "at most", ps.drain)
 	errs := make([]error, len(all))
 	var drained sync.WaitGroup
 	for i, p := range all {

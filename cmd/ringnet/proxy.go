@@ -25,7 +25,7 @@ import (
 type proxyCommand struct {
 	Forwarding proxy.Forwarding `embed:""`
 
-	File      string        `type:"existingfile" xor:"listen,to,require,trust-user,max-connections,idle,dial-timeout" placeholder:"FILE" help:"Read forwardings from a file: on each line the flags of one, --listen to --dial-timeout. # begins a comment. SIGHUP has it read again."`
+	File      string        `type:"existingfile" placeholder:"FILE" help:"Read forwardings from a file: on each line the flags of one, --listen to --dial-timeout. # begins a comment. SIGHUP has it read again."`
 	Drain     time.Duration `default:"30s" help:"On SIGTERM, wait so long for connections to end before they are reset (${default})."`
 	DrainIdle time.Duration `placeholder:"TIME" help:"On SIGTERM, reset connections on which nothing moves for so long, for example 2s. Default: wait for --drain."`
 	Polling   pollingFlags  `embed:""`
@@ -100,7 +100,10 @@ func parseForwarding(args []string) (proxy.Forwarding, error) {
 }
 
 // Run forwards connections until the context ends, drains, and returns.
-func (c *proxyCommand) Run(ctx context.Context, s *streams) error {
+func (c *proxyCommand) Run(ctx context.Context, s *streams, k *kong.Context) error {
+	if c.File != "" && given(k, "listen", "to", "max-connections", "idle", "require", "trust-user", "dial-timeout") {
+		return misuseError{errors.New("--listen to --dial-timeout are for one forwarding, and --file has its own on each line")}
+	}
 	forwardings, err := c.forwardings()
 	if err != nil {
 		return misuseError{err}
@@ -112,14 +115,13 @@ func (c *proxyCommand) Run(ctx context.Context, s *streams) error {
 	}
 	shareProcessors()
 	ps := &proxies{log: s.logger(c.Verbose), drain: c.Drain, drainIdle: c.DrainIdle, failed: make(chan error, 1)}
+	defer ps.close()
 	if err := ps.listen(ctx, forwardings); err != nil {
-		ps.close()
 		return err
 	}
 	if c.Metrics != "" {
 		stop, err := serveMetrics(string(c.Metrics), ps)
 		if err != nil {
-			ps.close()
 			return err
 		}
 		defer stop()

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,7 +72,7 @@ func requireRDMA(t *testing.T) {
 }
 
 func TestProxyPairMovesBytesAndPassesOnTheirEnd(t *testing.T) {
-	for _, between := range []string{"auto", "shm", "tcp", "rdma"} {
+	for _, between := range []string{"auto", "shm", "tcp", "unix", "rdma"} {
 		t.Run(between, func(t *testing.T) {
 			switch between {
 			case "shm":
@@ -79,42 +80,16 @@ func TestProxyPairMovesBytesAndPassesOnTheirEnd(t *testing.T) {
 			case "rdma":
 				requireRDMA(t)
 			}
-			client, _ := startPair(t, between, "tcp://"+serve(t, sum))
+			client, server := startPair(t, between, "tcp://"+serve(t, sum))
 			for _, n := range []int{0, 1, 4096, 5<<20 + 1} {
 				requireSum(t, dial(t, client.address(0)), n)
 			}
+			if between == "unix" {
+				require.NoError(t, server.stop(), server.said())
+				require.NoFileExists(t, server.address(0))
+			}
 		})
 	}
-}
-
-func TestProxyUnixSocketsAtBothEnds(t *testing.T) {
-	dir := t.TempDir()
-	p := start(t, "proxy", "--listen", "unix://"+dir+"/front", "--to", "unix://"+dir+"/back")
-	require.Equal(t, dir+"/front", p.address(0))
-	l, err := net.Listen("unix", dir+"/back")
-	require.NoError(t, err)
-	defer l.Close()
-	served := make(chan error, 1)
-	go func() {
-		c, err := l.Accept()
-		if err == nil {
-			_, err = io.Copy(c, c)
-			c.Close()
-		}
-		served <- err
-	}()
-	c, err := net.Dial("unix", dir+"/front")
-	require.NoError(t, err)
-	defer c.Close()
-	_, err = c.Write([]byte("there and back"))
-	require.NoError(t, err)
-	require.NoError(t, c.(*net.UnixConn).CloseWrite())
-	got, err := io.ReadAll(c)
-	require.NoError(t, err)
-	require.Equal(t, "there and back", string(got))
-	require.NoError(t, <-served)
-	require.NoError(t, p.stop(), p.said())
-	require.NoFileExists(t, dir+"/front")
 }
 
 // requireRefused connects to a proxy that resets the connection, perhaps before connect has
@@ -194,12 +169,18 @@ func requireEcho(t *testing.T, c io.ReadWriter) {
 	require.Equal(t, "echo", string(got))
 }
 
-func TestProxyResetsIdleConnections(t *testing.T) {
-	p := startProxy(t, serve(t, echo), "--idle", "5s", "-v")
-	c := dial(t, p.address(0))
-	requireEcho(t, c)
-	requireReset(t, c)
-	require.Equal(t, "idle", p.logged("ended", 0)["outcome"])
+func TestProxyResetsConnectionsOnWhichNothingMoves(t *testing.T) {
+	for outcome, flag := range map[string]string{"idle": "--idle=5s", "drained": "--drain-idle=100ms"} {
+		p := startProxy(t, serve(t, echo), "-v", "--drain=1h", flag)
+		c := dial(t, p.address(0))
+		requireEcho(t, c)
+		if outcome == "drained" {
+			p.terminate()
+		}
+		requireReset(t, c)
+		require.Equal(t, outcome, p.logged("ended", 0)["outcome"])
+		require.NoError(t, p.stop(), p.said())
+	}
 }
 
 func TestProxyRequiresANetwork(t *testing.T) {
@@ -246,21 +227,19 @@ func TestProxyReadsItsFileAgain(t *testing.T) {
 	says := func(lines ...string) {
 		require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600))
 	}
-	kept, changed, gone := freeAddress(t), freeAddress(t), freeAddress(t)
+	const any = "127.0.0.1:0"
+	changes := freeAddress(t)
 	line := func(listen, to string) string { return "--listen tcp://" + listen + " --to tcp://" + to }
-	says("# three of them", line(kept, a)+"   # which stays", "", strings.ReplaceAll(line(changed, a), " tcp", "=tcp"), line(gone, a))
+	says("# three of them", line(any, a)+"   # which stays", "", strings.ReplaceAll(line(changes, a), " tcp", "=tcp"), line(any, b))
 	p := start(t, "proxy", "--file", path, "--metrics", "127.0.0.1:0")
-	p.logged("forwards", 2)
-	var held []*net.TCPConn
-	for _, address := range []string{kept, changed, gone} {
-		held = append(held, requireNamed(t, address, "a"))
-	}
+	kept, gone := p.address(0), p.address(2)
+	held := []*net.TCPConn{requireNamed(t, kept, "a"), requireNamed(t, changes, "a"), requireNamed(t, gone, "b")}
 
-	says(line(changed, b)+" --max-connections 7", line(kept, a))
+	says(line(changes, b)+" --max-connections 7", line(any, a))
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
 	require.EqualValues(t, 2, p.logged("has read the file again", 0)["forwardings"])
 	p.logged("forwards", 3)
-	requireNamed(t, changed, "b").Close()
+	requireNamed(t, changes, "b").Close()
 	requireNamed(t, kept, "a").Close()
 	_, err := net.Dial("tcp", gone)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
@@ -271,11 +250,12 @@ func TestProxyReadsItsFileAgain(t *testing.T) {
 	says("--listen nonsense")
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
 	require.Contains(t, p.logged("cannot do all that the file says", 0)["error"], ":1: --listen")
-	requireNamed(t, changed, "b").Close()
+	requireNamed(t, changes, "b").Close()
 
 	text := metricsOf(t, p)
-	require.Regexp(t, `(?m)^ringnet_proxy_connections\{listen="tcp://`+kept+`",to="tcp://`+a+`"\} `, text)
-	require.NotContains(t, text, gone)
+	connections := regexp.MustCompile(`(?m)^ringnet_proxy_connections\{listen="tcp://(.*)",to="tcp://(.*)"\} `).FindAllStringSubmatch(text, -1)
+	require.ElementsMatch(t, [][2]string{{any, a}, {changes, b}}, [][2]string{[2]string(connections[0][1:]), [2]string(connections[1][1:])})
+	require.Len(t, connections, 2)
 	for _, c := range held {
 		require.NoError(t, c.CloseWrite())
 		requireEnd(t, c, 0)
@@ -285,62 +265,48 @@ func TestProxyReadsItsFileAgain(t *testing.T) {
 // metricsOf are those that a proxy serves.
 func metricsOf(t *testing.T, p *service) string {
 	t.Helper()
-	resp, err := http.Get(p.logged("serves metrics", 0)["url"].(string))
+	status, text := fetched(t, p.logged("serves metrics", 0)["url"].(string))
+	require.Equal(t, http.StatusOK, status, text)
+	return text
+}
+
+// fetched is what a URL has.
+func fetched(t *testing.T, url string) (status int, text string) {
+	t.Helper()
+	resp, err := http.Get(url)
 	require.NoError(t, err)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	body, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
-	return string(text)
+	return resp.StatusCode, string(body)
 }
 
-func TestProxyTellsWhatCarriesConnectionsOfAuto(t *testing.T) {
-	requireShm(t)
-	client, server := startPair(t, "auto", "tcp://"+serve(t, echo), "-v", "--metrics", "127.0.0.1:0")
-	requireEcho(t, dial(t, client.address(0)))
-	began := server.logged("began", 0)
-	require.Equal(t, "shm", began["accepted over"])
-	require.Equal(t, "tcp", began["dialed over"])
-	require.Regexp(t, `ringnet_proxy_accepted_total\{.*network="shm".*\} 1`, metricsOf(t, server))
-	require.Equal(t, "shm", client.logged("began", 0)["dialed over"])
-	require.Regexp(t, `ringnet_proxy_dialed_total\{.*network="shm".*\} 1`, metricsOf(t, client))
-}
-
-// Two forwardings that are told apart by nothing would have the same metrics, of which none could be served.
-func TestProxyRefusesTheSameForwardingTwice(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "forwardings")
-	line := "--listen tcp://127.0.0.1:0 --to tcp://127.0.0.1:"
-	require.NoError(t, os.WriteFile(file, []byte(line+"1\n"+line+"1 --idle 1h\n"), 0o600))
-	_, errs, status := ringnetCommand(t, "proxy", "--file", file, "--metrics", "nowhere:0")
-	require.Equal(t, misuse, status)
-	require.Contains(t, errs, ":2: another line forwards from tcp://127.0.0.1:0 to tcp://127.0.0.1:1")
-
-	require.NoError(t, os.WriteFile(file, []byte(line+"1\n"+line+"2\n"), 0o600))
-	p := start(t, "proxy", "--file", file, "--metrics", "127.0.0.1:0")
-	require.Contains(t, metricsOf(t, p), `ringnet_proxy_connections{listen="tcp://127.0.0.1:0",to="tcp://127.0.0.1:2"} 0`)
-}
-
+// Of connections of auto the log and the metrics tell what carries them.
 func TestProxyServesMetrics(t *testing.T) {
-	p := start(t, "proxy", "-v", "--metrics", "127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--to", "auto://"+serve(t, echo))
-	c := dial(t, p.address(0))
+	requireShm(t)
+	front, back := startPair(t, "auto", "auto://"+serve(t, echo), "-v", "--metrics", "127.0.0.1:0")
+	c := dial(t, front.address(0))
 	requireEcho(t, c)
 	require.NoError(t, c.Close())
-	require.Contains(t, fmt.Sprint(p.logged("began", 0)["passed over"]), "rdma: ")
-	p.logged("ended", 0)
-	held := dial(t, p.address(0))
-	requireEcho(t, held)
+	require.Equal(t, "shm", front.logged("began", 0)["dialed over"])
+	began := back.logged("began", 0)
+	require.Equal(t, []any{"shm", "tcp"}, []any{began["accepted over"], began["dialed over"]})
+	require.Contains(t, fmt.Sprint(began["passed over"]), "rdma: ")
+	back.logged("ended", 0)
+	requireEcho(t, dial(t, front.address(0)))
 
-	text := metricsOf(t, p)
+	require.Regexp(t, `ringnet_proxy_dialed_total\{.*network="shm".*\} 2`, metricsOf(t, front))
+	text := metricsOf(t, back)
 	for _, want := range []string{
 		`ringnet_proxy_connections\{.*\} 1`,
-		`ringnet_proxy_accepted_total\{listen="tcp://127.0.0.1:0",network="tcp",to="auto://.*"\} 2`,
+		`ringnet_proxy_accepted_total\{listen="auto://127.0.0.1:0",network="shm",to="auto://.*"\} 2`,
 		`ringnet_proxy_dialed_total\{.*network="tcp".*\} 2`,
 		`ringnet_proxy_passed_over_total\{code="[a-z-]+",.*network="rdma".*\} [12]`,
 		`ringnet_proxy_ended_total\{.*outcome="finished".*\} 1`,
 		`ringnet_proxy_ended_total\{.*outcome="unreachable".*\} 0`,
 		`ringnet_proxy_bytes_total\{direction="requests",.*\} 8`,
 		`ringnet_proxy_bytes_total\{direction="replies",.*\} 8`,
-		`ringnet_links\{network="shm"\} 0`,
+		`ringnet_links\{network="shm"\} 1`,
 		`ringnet_memory_limit_bytes \d`,
 		`ringnet_devices_read 1`,
 		`go_goroutines \d`,

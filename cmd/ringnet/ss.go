@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os/user"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -352,22 +353,21 @@ func age(now, since time.Time) string {
 
 // clean makes what a process has told of itself, which may be another user's and hostile, such that a
 // terminal may show it.
-func clean(p *inspect.Process) {
-	texts := []*string{&p.Program, &p.Error}
-	for i := range p.Links {
-		l := &p.Links[i]
-		texts = append(texts, &l.Network, &l.Transport, &l.Local, &l.Remote, &l.PathLocal, &l.PathRemote)
-	}
-	for i := range p.Connections {
-		c := &p.Connections[i]
-		texts = append(texts, &c.Carrier, &c.Local, &c.Remote, &c.State)
-		for k := range c.PassedOver {
-			r := &c.PassedOver[k]
-			texts = append(texts, &r.Network, &r.Code, &r.Error)
+func clean(p *inspect.Process) { printable(reflect.ValueOf(p).Elem()) }
+
+// printable makes all texts in a value printable.
+func printable(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(endpoint.Printable(v.String()))
+	case reflect.Struct:
+		for i := range v.NumField() {
+			printable(v.Field(i))
 		}
-	}
-	for _, text := range texts {
-		*text = endpoint.Printable(*text)
+	case reflect.Slice:
+		for i := range v.Len() {
+			printable(v.Index(i))
+		}
 	}
 }
 

@@ -149,7 +149,7 @@ func TestRatesAreByTheTimesOfTheAnswers(t *testing.T) {
 // What another user's process tells may not move root's cursor.
 func TestNothingThatIsToldReachesTheTerminalAsItIs(t *testing.T) {
 	v := survey{at: time.Now(), all: []inspect.Process{{
-		PID: 1, Program: "中文\x1b[2Jx\u0301\x7f\n" + strings.Repeat("y", 1000),
+		ID: "\u009b", PID: 1, Program: "中文\x1b[2Jx\u0301\x7f\n" + strings.Repeat("y", 1000),
 		Links:       []inspect.Link{{Network: "\x1b", Local: "a\tb", Remote: "\r", PathLocal: "\x07:1"}},
 		Connections: []inspect.Connection{{Carrier: "\x1b", Local: "\u009b", Remote: "\r", State: "\x1b", PassedOver: []inspect.PassedOver{{Network: "\x1b", Code: "\n"}}, Unread: -1, Unsent: -1}},
 	}}}

@@ -81,12 +81,13 @@ var wrong = []struct{ args, file, says string }{
 	{"proxy --listen auto://:1 --to tcp://:2 --to tcp://:4", "", "--to is given twice"},
 	{"proxy --listen tcp://127.0.0.1:99999 --to tcp://:2", "", "invalid port"},
 	{"proxy --listen tcp://:1 --to tcp://:2 --metrics nowhere", "", `--metrics: "nowhere": want HOST:PORT`},
-	{"proxy --file FILE --listen auto://:1", "--listen auto://:1 --to tcp://:2", "--listen and --file can't be used together"},
-	{"proxy --trust-user 1 --file FILE", "--listen auto://:1 --to tcp://:2", "--trust-user and --file can't be used together"},
+	{"proxy --file FILE --listen auto://:1", "--listen auto://:1 --to tcp://:2", "--file has its own"},
+	{"proxy --trust-user 1 --file FILE", "--listen auto://:1 --to tcp://:2", "--file has its own"},
 	{"proxy --file FILE", "\n--listen auto://:1 --to tcp://:2 --listen auto://:3 --to tcp://:4", ":2: --listen is given twice"},
 	{"proxy --file FILE", "# nothing\n", "has no forwardings"},
 	{"proxy --file FILE", "\n--listen auto://:1 --too tcp://:2", ":2: unknown flag --too"},
 	{"proxy --file FILE", "--listen auto://:1 --to tcp://:2\n--listen auto://:1 --to tcp://:3", ":2: another line listens at auto://:1"},
+	{"proxy --file FILE", "--listen auto://:0 --to tcp://:2\n--listen auto://:0 --to tcp://:2 --idle 1h", ":2: another line forwards from auto://:0 to tcp://:2"},
 	{"proxy --file FILE", "--listen auto://:1 --to\x1b[2J tcp://:2", "--to\ufffd[2J"},
 	{"proxy --file FILE", "--listen auto://:1", ":1: missing flag --to=URL"},
 	{"proxy --file /dev/zero", "", "/dev/zero: not a regular file"},
@@ -109,6 +110,8 @@ var wrong = []struct{ args, file, says string }{
 // fails are command lines that are right.
 var fails = []struct{ args, says string }{
 	{"perf NOBODY --networks tcp", "the server cannot be reached: over tcp: dial tcp"},
+	{"perf STRANGER --networks tcp", "want ringnet perf --listen there, which would say so: "},
+	{"perf REFUSES --networks tcp", "over tcp: not \ufffd[2J you"},
 	{"proxy --listen tcp://TAKEN --to tcp://:2", "--listen tcp://TAKEN: listen tcp TAKEN: bind: address already in use"},
 	{"proxy --listen tcp://127.0.0.1:0 --to tcp://:2 --metrics TAKEN", "--metrics TAKEN: listen"},
 	{"cp /nowhere/file SERVER", "no such file"},
@@ -117,6 +120,8 @@ var fails = []struct{ args, says string }{
 	{"cp HIDDEN SERVER", `HIDDEN: refused: ".hidden": want a plain name`},
 	{"cp FILE NOBODY --retry 1ms", "connection refused"},
 	{"cp FILE STRANGER --retry 1h", "no answer: this is no ringnet cp"},
+	{"cp FILE REFUSES --retry 1h", "FILE: refused: not \ufffd[2J you"},
+	{"cp --fetch DIR x REFUSES --retry 1h", "x: refused: not \ufffd[2J you"},
 	{"cp --fetch DIR x SERVER", "refused: files may be sent here, and not fetched"},
 }
 
@@ -125,15 +130,17 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	file, dir, hidden := filepath.Join(t.TempDir(), "FILE"), t.TempDir(), filepath.Join(t.TempDir(), ".hidden")
 	require.NoError(t, os.WriteFile(hidden, nil, 0o600))
 	require.NoError(t, os.Symlink("/etc", filepath.Join(dir, "link")))
-	stranger := serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
-	server := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
-	words := strings.NewReplacer("a/FILE", "a/FILE", "FILE", file, "DIR", dir, "HIDDEN", hidden, "STRANGER", stranger,
+	says := func(line string) string { return serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte(line)) }) }
+	stranger, refuses := says("220 mail.example ESMTP\r\n"), says(`{"error":"not \u001b[2J you"}`+"\n")
+	received := t.TempDir()
+	_, server := cpServing(t, received)
+	words := strings.NewReplacer("a/FILE", "a/FILE", "FILE", file, "DIR", dir, "HIDDEN", hidden, "STRANGER", stranger, "REFUSES", refuses,
 		"SERVER", server, "TAKEN", serve(t, echo), "NOBODY", freeAddress(t))
-	requireSaid := func(want int, args, says string) {
+	requireSaid := func(want int, args, what string) {
 		t.Helper()
 		out, errs, status := ringnetCommand(t, strings.Fields(words.Replace(args))...)
 		require.Equal(t, want, status, "%s: %s", args, errs)
-		require.Contains(t, errs, says, args)
+		require.Contains(t, errs, what, args)
 		require.Regexp(t, `(?m)^ringnet: .*\n$`, errs, args)
 		require.NotContains(t, out+errs, "\x1b", "progress is for terminals")
 	}
@@ -144,6 +151,9 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	for _, c := range fails {
 		requireSaid(failed, c.args, words.Replace(c.says))
 	}
+	whole, err := filepath.Glob(filepath.Join(received, "[^.]*"))
+	require.NoError(t, err)
+	require.Empty(t, whole)
 }
 
 func TestBusyPollIsSetByFlagBeforeTheEnvironment(t *testing.T) {

@@ -32,10 +32,9 @@ type Listener interface {
 // Options are for listening and for dialing. One of the networks that Require has is to carry each
 // connection of auto, and TCP may, too, if there are none. TrustUser are users besides this process's.
 type Options struct {
-	Require   []string `xor:"require" enum:"shm,rdma" placeholder:"NETWORK" help:"Refuse connections of auto that none of these carries: shm, rdma."`
-	TrustUser []uint32 `xor:"trust-user" placeholder:"UID" help:"Connect by shm to processes of these users, besides one's own."`
-
-	DialTimeout time.Duration `kong:"-"` // 0: none
+	Require     []string      `enum:"shm,rdma" placeholder:"NETWORK" help:"Refuse connections of auto that none of these carries: shm, rdma."`
+	TrustUser   []uint32      `placeholder:"UID" help:"Connect by shm to processes of these users, besides one's own."`
+	DialTimeout time.Duration `default:"10s" placeholder:"TIME" help:"Give up to connect after this time (${default})."` // 0: none
 }
 
 // trusts is TrustUser as Dialer and ListenConfig have it.

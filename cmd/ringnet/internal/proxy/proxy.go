@@ -22,12 +22,11 @@ import (
 
 // Forwarding says what goes where, in flags of the command line or of a line of a file.
 type Forwarding struct {
-	Listen         endpoint.Endpoint `xor:"listen" placeholder:"URL" help:"Accept connections here: NETWORK://HOST:PORT or unix:///PATH. Networks: auto, auto4, auto6, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6."`
-	To             endpoint.Endpoint `xor:"to" placeholder:"URL" help:"Forward them to here."`
+	Listen         endpoint.Endpoint `placeholder:"URL" help:"Accept connections here: NETWORK://HOST:PORT or unix:///PATH. Networks: auto, auto4, auto6, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6."`
+	To             endpoint.Endpoint `placeholder:"URL" help:"Forward them to here."`
+	MaxConnections int               `placeholder:"N" help:"Refuse more connections at once than this. Default: no bound but that of open files."`
+	Idle           time.Duration     `placeholder:"TIME" help:"Reset connections on which nothing moves for so long, for example 10m. Default: never."`
 	Options        endpoint.Options  `embed:""` // for both
-	MaxConnections int               `xor:"max-connections" placeholder:"N" help:"Refuse more connections at once than this. Default: no bound but that of open files."`
-	Idle           time.Duration     `xor:"idle" placeholder:"TIME" help:"Reset connections on which nothing moves for so long, for example 10m. Default: never."`
-	DialTimeout    *time.Duration    `xor:"dial-timeout" placeholder:"TIME" help:"Give up to connect after this time. Default: 10s."`
 }
 
 // Check returns why a forwarding cannot be, or nil.
@@ -39,20 +38,12 @@ func (f Forwarding) Check() error {
 		return errors.New("missing flag --to=URL: where connections are forwarded to, for example --to tcp://127.0.0.1:6379")
 	case f.MaxConnections < 0:
 		return fmt.Errorf("--max-connections=%d: want a positive number, or 0 for no bound", f.MaxConnections)
-	case f.Idle < 0 || f.dialTimeout() < 0:
+	case f.Idle < 0 || f.Options.DialTimeout < 0:
 		return errors.New("--idle and --dial-timeout want positive times, or 0 for no bound")
 	case len(f.Options.Require) > 0 && !f.Listen.IsAuto() && !f.To.IsAuto():
 		return fmt.Errorf("--require is about auto, which neither %v nor %v is", f.Listen, f.To)
 	}
 	return nil
-}
-
-// dialTimeout is how long a client waits at most for the connection behind the proxy; 0: for ever.
-func (f Forwarding) dialTimeout() time.Duration {
-	if f.DialTimeout == nil {
-		return 10 * time.Second
-	}
-	return *f.DialTimeout
 }
 
 // Proxy forwards connections.
@@ -82,13 +73,11 @@ func Listen(ctx context.Context, f Forwarding, log *slog.Logger, failed func(err
 	if err != nil {
 		return nil, err
 	}
-	dialing := f.Options
-	dialing.DialTimeout = f.dialTimeout()
 	p := &Proxy{
 		forwarding:  f,
 		log:         log.With("listen", f.Listen.String(), "to", f.To.String()),
 		listener:    l,
-		dial:        f.To.Dialer(dialing),
+		dial:        f.To.Dialer(f.Options),
 		accepting:   make(chan struct{}),
 		connections: make(map[*connection]struct{}),
 	}

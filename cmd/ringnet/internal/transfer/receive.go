@@ -15,8 +15,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-
-	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 // Folder receives files. Its methods may be called at once.
@@ -44,8 +42,8 @@ func OpenFolder(path string, most int) (*Folder, error) {
 // the bytes that have arrived stay in the folder, in a hidden file, for the next connection.
 func (f *Folder) Serve(c net.Conn) (File, error) {
 	l := newLines(c)
-	var o offer
-	if err := l.receive(&o, 0); err != nil {
+	o, err := l.receive(0)
+	if err != nil {
 		return File{}, err
 	}
 	if o.Fetch != "" {
@@ -61,17 +59,14 @@ func (f *Folder) Fetch(c net.Conn, name string, moved func(n, of int64)) (File, 
 		return File{}, err
 	}
 	l := newLines(c)
-	if err := l.send(offer{Fetch: name}); err != nil {
+	if err := l.send(message{Fetch: name}); err != nil {
 		return File{}, err
 	}
-	var o offer
-	if err := l.receive(&o, 0); err != nil {
-		return File{}, fmt.Errorf("no answer: %w", err)
+	o, err := l.answer(0)
+	if err != nil {
+		return File{}, err
 	}
-	switch {
-	case o.Error != "":
-		return File{}, RefusedError{endpoint.Printable(o.Error)}
-	case o.Name != name:
+	if o.Name != name {
 		return File{}, fmt.Errorf("%.200q was wanted, and %.200q comes: %w", name, o.Name, ErrStranger)
 	}
 	return f.take(l, o, func(n int64) { moved(n, o.Size) })
@@ -81,7 +76,7 @@ func (f *Folder) Fetch(c net.Conn, name string, moved func(n, of int64)) (File, 
 func (f *Folder) give(l lines, name string) (File, error) {
 	file, size, err := f.toGive(name)
 	if err != nil {
-		_ = l.send(offer{Error: reason(err)}) // who may be gone
+		_ = l.send(message{Error: reason(err)}) // who may be gone
 		return File{}, fmt.Errorf("%.200q: %w", name, err)
 	}
 	defer file.Close()
@@ -144,16 +139,16 @@ func reason(err error) string {
 }
 
 // take receives a file that was offered.
-func (f *Folder) take(l lines, o offer, moved func(int64)) (File, error) {
+func (f *Folder) take(l lines, o message, moved func(int64)) (File, error) {
 	r, err := f.receive(l, o, moved)
 	if err != nil {
-		_ = l.send(answer{Error: reason(err), Busy: err == ErrBusy}) // who may be gone
+		_ = l.send(message{Error: reason(err), Busy: err == ErrBusy}) // who may be gone
 		return r, fmt.Errorf("%.200q: %w", o.Name, err)
 	}
-	return r, l.send(answer{SHA256: r.SHA256})
+	return r, l.send(message{SHA256: r.SHA256})
 }
 
-func (f *Folder) receive(l lines, o offer, moved func(int64)) (r File, err error) {
+func (f *Folder) receive(l lines, o message, moved func(int64)) (r File, err error) {
 	if err := checkName(o.Name); err != nil {
 		return r, err
 	}
@@ -290,11 +285,11 @@ func receiveFile(l lines, file *os.File, size int64, moved func(int64)) (h hash.
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := l.send(answer{Have: have, SHA256: sum(h)}); err != nil {
+	if err := l.send(message{Have: have, SHA256: sum(h)}); err != nil {
 		return nil, 0, err
 	}
-	var s start
-	if err := l.receive(&s, have); err != nil {
+	s, err := l.receive(have)
+	if err != nil {
 		return nil, 0, err
 	}
 	switch s.Offset {
@@ -314,8 +309,8 @@ func receiveFile(l lines, file *os.File, size int64, moved func(int64)) (h hash.
 	if err := copyHashed(file, l, size-s.Offset, h, moved); err != nil {
 		return nil, 0, err
 	}
-	var e end
-	if err := l.receive(&e, 0); err != nil {
+	e, err := l.receive(0)
+	if err != nil {
 		return nil, 0, err
 	}
 	if e.SHA256 != sum(h) {

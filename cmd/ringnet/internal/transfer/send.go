@@ -7,8 +7,6 @@ import (
 	"net"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 // Send sends a file with a name and a size over a connection. It calls moved with numbers
@@ -21,11 +19,11 @@ func Send(c net.Conn, name string, file io.ReadSeeker, size int64, moved func(in
 }
 
 func send(l lines, name string, file io.ReadSeeker, size int64, moved func(int64)) (File, error) {
-	if err := l.send(offer{Name: name, Size: size}); err != nil {
+	if err := l.send(message{Name: name, Size: size}); err != nil {
 		return File{}, err
 	}
-	var has answer
-	if err := l.receiveAnswer(&has, size); err != nil || strings.HasSuffix(name, "/") {
+	has, err := l.answer(size)
+	if err != nil || strings.HasSuffix(name, "/") {
 		return File{Name: name, SHA256: has.SHA256, Sent: true}, err
 	}
 	if has.Have < 0 || has.Have > size {
@@ -46,7 +44,7 @@ func send(l lines, name string, file io.ReadSeeker, size int64, moved func(int64
 		}
 	}
 	moved(has.Have)
-	if err := l.send(start{has.Have}); err != nil {
+	if err := l.send(message{Offset: has.Have}); err != nil {
 		return File{}, err
 	}
 	if err := copyHashed(l, file, size-has.Have, h, moved); err != nil {
@@ -55,11 +53,11 @@ func send(l lines, name string, file io.ReadSeeker, size int64, moved func(int64
 	if n, _ := io.ReadFull(file, make([]byte, 1)); n > 0 {
 		return File{}, RefusedError{"the file is longer than its size, or has become longer meanwhile"}
 	}
-	if err := l.send(end{sum(h)}); err != nil {
+	if err := l.send(message{SHA256: sum(h)}); err != nil {
 		return File{}, err
 	}
-	var got answer
-	if err := l.receiveAnswer(&got, size); err != nil {
+	got, err := l.answer(size)
+	if err != nil {
 		return File{}, err
 	}
 	if got.SHA256 != sum(h) {
@@ -74,18 +72,4 @@ func changed(err error) error {
 		return RefusedError{"the file has become shorter meanwhile"}
 	}
 	return err
-}
-
-// receiveAnswer waits for an answer, before which the receiver has to work on some bytes.
-func (l lines) receiveAnswer(a *answer, work int64) error {
-	if err := l.receive(a, work); err != nil {
-		return fmt.Errorf("no answer: %w", err)
-	}
-	switch {
-	case a.Busy:
-		return ErrBusy
-	case a.Error != "":
-		return RefusedError{endpoint.Printable(a.Error)}
-	}
-	return nil
 }

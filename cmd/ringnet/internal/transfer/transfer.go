@@ -29,32 +29,20 @@ import (
 	"time"
 
 	pool "github.com/libp2p/go-buffer-pool"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
-// offer is the sender's first line, or, with Fetch, that of who wants a file.
-type offer struct {
-	Name  string `json:"name,omitempty"`
-	Size  int64  `json:"size"`
-	Fetch string `json:"fetch,omitempty"` // a name
-	Error string `json:"error,omitempty"` // why there is no such file
-}
-
-// answer is the receiver's line, after the offer and at the end.
-type answer struct {
-	Have   int64  `json:"have,omitempty"`   // bytes
-	SHA256 string `json:"sha256,omitempty"` // of these, and at the end of all
-	Error  string `json:"error,omitempty"`
-	Busy   bool   `json:"busy,omitempty"` // another connection sends the file
-}
-
-// start is the sender's line before the bytes: where they begin.
-type start struct {
-	Offset int64 `json:"offset"`
-}
-
-// end is the sender's line after the bytes.
-type end struct {
-	SHA256 string `json:"sha256"`
+// message is a line.
+type message struct {
+	Fetch  string `json:"fetch,omitempty"`  // the first of who wants a file: its name
+	Name   string `json:"name,omitempty"`   // the sender's first
+	Size   int64  `json:"size,omitempty"`   // the same
+	Have   int64  `json:"have,omitempty"`   // the receiver's answer: bytes
+	Offset int64  `json:"offset,omitempty"` // the sender's before the bytes: where they begin
+	SHA256 string `json:"sha256,omitempty"` // of what the receiver has, and, at the end, of all, at both ends
+	Error  string `json:"error,omitempty"`  // why nothing is sent or received
+	Busy   bool   `json:"busy,omitempty"`   // another connection sends the file
 }
 
 // File is a file that has moved.
@@ -99,8 +87,8 @@ type lines struct {
 
 func newLines(c net.Conn) lines { return lines{bufio.NewReaderSize(c, maxLine), c} }
 
-func (l lines) send(v any) error {
-	b, err := json.Marshal(v)
+func (l lines) send(m message) error {
+	b, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
@@ -110,21 +98,35 @@ func (l lines) send(v any) error {
 }
 
 // receive receives a line, before which the peer has to work on some bytes.
-func (l lines) receive(v any, work int64) error {
+func (l lines) receive(work int64) (m message, err error) {
 	l.patience(work)
 	line, err := l.r.ReadSlice('\n')
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
-		return fmt.Errorf("a line is too long: %w", ErrStranger)
+		return m, fmt.Errorf("a line is too long: %w", ErrStranger)
 	case err == io.EOF:
-		return io.ErrUnexpectedEOF
+		return m, io.ErrUnexpectedEOF
 	case err != nil:
-		return err
+		return m, err
 	}
-	if err := json.Unmarshal(line, v); err != nil {
-		return fmt.Errorf("%w: %w", ErrStranger, err)
+	if err := json.Unmarshal(line, &m); err != nil {
+		return m, fmt.Errorf("%w: %w", ErrStranger, err)
 	}
-	return nil
+	return m, nil
+}
+
+// answer receives what the peer answers, or returns why it refuses the file.
+func (l lines) answer(work int64) (message, error) {
+	m, err := l.receive(work)
+	switch {
+	case err != nil:
+		return m, fmt.Errorf("no answer: %w", err)
+	case m.Busy:
+		return m, ErrBusy
+	case m.Error != "":
+		return m, RefusedError{endpoint.Printable(m.Error)}
+	}
+	return m, nil
 }
 
 // patience has reads fail when the peer is silent for longer than work on some bytes takes.
@@ -144,9 +146,9 @@ func (l lines) Write(p []byte) (int, error) {
 	_ = l.SetWriteDeadline(time.Now().Add(silence))
 	n, err := l.Conn.Write(p)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		var refused RefusedError
-		if errors.As(l.receiveAnswer(new(answer), 0), &refused) {
-			err = refused
+		_, why := l.answer(0)
+		if refused := new(RefusedError); errors.As(why, refused) {
+			err = *refused
 		}
 	}
 	return n, err
