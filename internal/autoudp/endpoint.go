@@ -30,7 +30,6 @@ type Carrier struct {
 type endpoint struct {
 	socket   *socket
 	carriers []*carrier
-	limits   fabric.DatagramLimits
 	filter   func(*fabric.Datagram) bool
 	turn     int             // of Receive
 	emptied  time.Time       // when the carriers were last found empty; of the one call of Receive or Wait
@@ -87,7 +86,6 @@ func (f *Fabric) listen(local netip.AddrPort, o fabric.DatagramOptions) (*endpoi
 	}
 	e := &endpoint{
 		socket:  s,
-		limits:  fabric.DatagramLimits{MaxMessage: maxUDP},
 		filter:  o.Filter,
 		sources: make(map[source]*known),
 	}
@@ -118,7 +116,9 @@ func (e *endpoint) LocalAddr() netip.AddrPort { return e.socket.local }
 
 // DatagramLimits implements [fabric.DatagramEndpoint]. What is too long for a carrier goes by UDP.
 // Nobody polls: beside a socket that is slower than to sleep.
-func (e *endpoint) DatagramLimits() fabric.DatagramLimits { return e.limits }
+func (e *endpoint) DatagramLimits() fabric.DatagramLimits {
+	return fabric.DatagramLimits{MaxMessage: maxUDP}
+}
 
 // SetRecvQueue implements [fabric.DatagramEndpoint].
 func (e *endpoint) SetRecvQueue(n int) {

@@ -3,6 +3,7 @@
 package autoudp
 
 import (
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"testing"
@@ -138,23 +139,37 @@ func TestAnswersFromAnotherAddressAreNotThePrograms(t *testing.T) {
 	})
 }
 
+// Whatever comes by the carrier with the header of a proof, nothing ends, nothing grows, and no other is
+// kept out.
 func TestOneThatAsksWithoutEndKeepsOutNoOther(t *testing.T) {
 	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
-		b := listenAt(t, f, netip.AddrPortFrom(host, 0))
+		k := &keeping{Fabric: f}
+		a, b := listenAt(t, f, netip.AddrPortFrom(host, 0)), listenAt(t, k, netip.AddrPortFrom(host, 0))
 		o := newOther(t, f.Carriers[0], netip.AddrPortFrom(host, 0), addrOf(b))
-		a := listenAt(t, f, netip.AddrPortFrom(host, 0))
-		for end := time.Now().Add(hang.After); ; {
-			for i := range uint16(2 * maxQuestions) {
-				o.ask(newNonce(), 1000+i, netip.AddrPortFrom(host, 9))
-				if i%8 == 0 { // or the receive queue has no room for a's
-					exchange(t, a, b, 10)
-				}
+		r := rand.New(rand.NewPCG(1, 2))
+		carried := func() bool { s := a.Stats(); return s.Sent > s.ByUDP }
+		for i, end := 0, time.Now().Add(hang.After); i < 2000 || !carried(); i++ {
+			o.ask(newNonce(), uint16(1+i), netip.AddrPortFrom(host, uint16(1+r.IntN(1000))))
+			data := make([]byte, r.IntN(64))
+			for j := range data {
+				data[j] = byte(r.Uint32())
 			}
-			if s := a.Stats(); s.Sent > s.ByUDP {
-				break
+			o.send(wire.ProofHeader{Kind: wire.ProofKind(r.IntN(4)), SourcePort: uint16(1 + r.IntN(1<<16-1))}.Put, data)
+			if i%8 == 0 { // or the receive queue has no room for a's
+				exchange(t, a, b, 10)
+				require.True(t, time.Now().Before(end), "the carrier is not taken")
 			}
-			require.True(t, time.Now().Before(end), "the carrier is not taken")
 		}
+		o.ask(newNonce(), 1, netip.AddrPortFrom(host.Next(), 9))
+		exchange(t, a, b, 10)
+		e := k.e.(*endpoint)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		require.LessOrEqual(t, len(e.questions), 2, "one of each")
+		for _, q := range e.questions {
+			require.Equal(t, host, q.from.Addr(), "o is of this host")
+		}
+		require.Len(t, e.sources, 1, "a's")
 	})
 }
 
@@ -275,7 +290,7 @@ func TestAProofIsNotPassedOnByAnotherCarrier(t *testing.T) {
 }
 
 // Another process of A's host, which cannot send UDP from A's port, says that it has that port: when it sends,
-// and when it proves an address of its own.
+// and when it proves an address of its own. Before it has B's token it has not proven even that.
 func TestAnotherProcessOfTheHostIsNotTheSender(t *testing.T) {
 	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
 		a, b := listenAt(t, f, netip.AddrPortFrom(host, 0)), listenAt(t, f, netip.AddrPortFrom(host, 0))
@@ -292,6 +307,11 @@ func TestAnotherProcessOfTheHostIsNotTheSender(t *testing.T) {
 		_, err := udp.WriteToUDPAddrPort([]byte("c"), addrOf(b))
 		require.NoError(t, err)
 		readAll(t, b, 50*time.Millisecond)
+		for _, token := range []nonce{{}, newNonce(), n} {
+			c.send(wire.ProofHeader{Kind: wire.ProofConfirmed, SourcePort: addrOf(a).Port()}.Put, append(n[:], token[:]...))
+		}
+		c.send(wire.DatagramHeader{SourcePort: addrOf(udp).Port()}.Put, []byte("not proven"))
+		require.Empty(t, readAll(t, b, 100*time.Millisecond))
 		answer := readAll(t, udp, 100*time.Millisecond)
 		require.Len(t, answer, 1)
 		c.send(wire.ProofHeader{Kind: wire.ProofConfirmed, SourcePort: addrOf(a).Port()}.Put, append(n[:], answer[0][2*len(n):]...))

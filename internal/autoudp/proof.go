@@ -57,37 +57,24 @@ func (n nonce) sum(of ...[]byte) (s [sha256.Size]byte) {
 	return s
 }
 
-// answered is the beginning of an answer, and accepted all that B says in the end. That they name the
-// carrier keeps a third process from passing on by one what it gets by another.
-func (n nonce) answered(c *carrier) []byte {
-	s := n.sum([]byte("ringnet: answered, " + c.name))
-	return s[:wire.ProofNonceSize]
-}
-
-func (n nonce) accepted(c *carrier) []byte {
-	s := n.sum([]byte("ringnet: accepted, " + c.name))
+// says is what B says in the end, that it has "accepted", and what an answer begins with the first half
+// of, "answered". That it names the carrier keeps a third process from passing on by one what it gets by
+// another.
+func (n nonce) says(what string, c *carrier) []byte {
+	s := n.sum([]byte("ringnet: " + what + ", " + c.name))
 	return s[:]
 }
 
 // proof is one that this end asks for, A's side. Guarded by endpoint.mu.
 type proof struct {
-	carrier  *carrier
-	handle   fabric.AddressHandle
-	nonce    nonce
-	sums     []nonce // of the datagrams sent by UDP since the last question
-	stage    proofStage
-	ended    time.Time     // that it is over
-	accepted chan struct{} // closed when B takes the carrier's datagrams
+	carrier   *carrier
+	handle    fabric.AddressHandle
+	nonce     nonce
+	sums      []nonce       // of the datagrams sent by UDP since the last question
+	confirmed bool          // B has answered since then, and been told the token
+	ended     time.Time     // if not zero; what comes late is still known by the proof, and dropped
+	accepted  chan struct{} // closed when B takes the carrier's datagrams
 }
-
-// proofStage is how far a proof is at A.
-type proofStage uint8
-
-const (
-	asked     proofStage = iota
-	confirmed            // B has answered, and has been told the token
-	over                 // what comes late is still known by it, and dropped
-)
 
 // wants reports whether the next datagram is to go by UDP. Called with mu held.
 func (p *proof) wants() bool { return len(p.sums) == 0 }
@@ -140,10 +127,10 @@ func (r *route) prove(c *carrier, h fabric.AddressHandle) bool {
 func (r *route) askAgain(p *proof) bool {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
-	if p.stage == over {
+	if !p.ended.IsZero() {
 		return false
 	}
-	p.sums, p.stage = nil, asked
+	p.sums, p.confirmed = nil, false
 	return true
 }
 
@@ -152,14 +139,14 @@ func (r *route) begin(p *proof) {
 	defer r.e.mu.Unlock()
 	r.proof = p
 	r.e.asking = append(slices.DeleteFunc(r.e.asking, func(o *proof) bool {
-		return o.stage == over && time.Since(o.ended) > proofWait
+		return !o.ended.IsZero() && time.Since(o.ended) > proofWait
 	}), p)
 }
 
 func (r *route) end(p *proof) {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
-	r.proof, p.stage, p.ended, p.sums = nil, over, time.Now(), nil
+	r.proof, p.ended, p.sums = nil, time.Now(), nil
 }
 
 // question is one of a peer's, B's side. Guarded by endpoint.mu.
@@ -200,7 +187,7 @@ func (e *endpoint) receivedByUDP(d *fabric.Datagram) bool {
 		if q.from == from && !q.answered && time.Since(q.asked) <= proofWait {
 			q.answered, q.from = true, d.From
 			sum := q.nonce.sum(e.socket.bytes(d.Len))
-			answer := slices.Concat(q.nonce.answered(q.carrier), sum[:wire.ProofNonceSize], q.token[:])
+			answer := slices.Concat(q.nonce.says("answered", q.carrier)[:wire.ProofNonceSize], sum[:wire.ProofNonceSize], q.token[:])
 			e.later(func() { e.socket.send([][]byte{answer}, q.from) })
 		}
 	}
@@ -213,20 +200,20 @@ func (p *proof) received(b []byte) (confirm []byte, about bool) {
 	const n = wire.ProofNonceSize
 	switch len(b) {
 	case wire.ProofAnswerSize:
-		if subtle.ConstantTimeCompare(p.nonce.answered(p.carrier), b[:n]) == 0 {
+		if subtle.ConstantTimeCompare(p.nonce.says("answered", p.carrier)[:n], b[:n]) == 0 {
 			return nil, false
 		}
-		if p.stage != over && slices.Contains(p.sums, nonce(b[n:2*n])) {
-			p.stage = confirmed
+		if p.ended.IsZero() && slices.Contains(p.sums, nonce(b[n:2*n])) {
+			p.confirmed = true
 			confirm = slices.Concat(p.nonce[:], b[2*n:])
 		}
 		return confirm, true
 	case wire.ProofAcceptedSize:
-		if subtle.ConstantTimeCompare(p.nonce.accepted(p.carrier), b) == 0 {
+		if subtle.ConstantTimeCompare(p.nonce.says("accepted", p.carrier), b) == 0 {
 			return nil, false
 		}
-		if p.stage == confirmed {
-			p.stage = over
+		if p.confirmed && p.ended.IsZero() {
+			p.ended = time.Now()
 			close(p.accepted)
 		}
 		return nil, true
@@ -239,7 +226,7 @@ func (e *endpoint) confirm(p *proof, b []byte) {
 	e.sending.Lock()
 	defer e.sending.Unlock()
 	e.mu.Lock()
-	ended := p.stage == over
+	ended := !p.ended.IsZero()
 	e.mu.Unlock()
 	if !ended {
 		e.sendControl(p.carrier, p.handle, wire.ProofConfirmed, b)
@@ -309,7 +296,7 @@ func (e *endpoint) accept(q *question, now time.Time) {
 		delete(e.sources, oldest)
 	}
 	e.sources[q.of] = &known{q.from, now}
-	say := q.nonce.accepted(q.carrier)
+	say := q.nonce.says("accepted", q.carrier)
 	e.later(func() { e.socket.send([][]byte{say}, q.from) })
 }
 

@@ -49,11 +49,7 @@ func (r *route) carrierFor(d *fabric.Datagram) *carrier {
 		r.search, r.searched = true, now
 		r.e.work.Go(r.find)
 	}
-	n := 0
-	for _, b := range d.Buffers {
-		n += len(b)
-	}
-	if r.carrier == nil || n > r.carrier.max || r.proof != nil && r.proof.wants() || now.Sub(r.proven) > proofLasts/4*3 {
+	if r.carrier == nil || fabric.Size(d.Buffers) > r.carrier.max || r.proof != nil && r.proof.wants() || now.Sub(r.proven) > proofLasts/4*3 {
 		return nil
 	}
 	return r.carrier

@@ -135,21 +135,13 @@ func (s *socket) receive(d *fabric.Datagram) bool {
 			continue
 		}
 		if flags&unix.MSG_TRUNC != 0 {
-			n = max(n, s.room()+1) // Linux tells how long it was, others do not
+			n = max(n, fabric.Size(s.pieces)+1) // Linux tells how long it was, others do not
 		}
 		d.From, d.Via, d.Len = addrPortOf(from), fabric.Via{}, n
 		wire.DatagramHeader{SourcePort: d.From.Port()}.Put(&d.Header)
 		return true
 	}
 	return false
-}
-
-// room is how many bytes the present call of receive has room for.
-func (s *socket) room() (n int) {
-	for _, b := range s.pieces {
-		n += len(b)
-	}
-	return n
 }
 
 // bytes is the datagram that has been received last, as far as there was room for its n bytes. It is

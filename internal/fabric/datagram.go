@@ -139,6 +139,28 @@ type Datagram struct {
 	Bytes  []byte // those bytes, for DatagramOptions.Filter alone
 }
 
+// Take passes a datagram that has arrived to a filter, with the bytes behind its header, and
+// copies these to Buffers if the filter returns true.
+func (d *Datagram) Take(b []byte, filter func(*Datagram) bool) (wanted bool) {
+	d.Len, d.Bytes = len(b), b
+	wanted = filter(d)
+	d.Bytes = nil
+	if wanted {
+		for _, part := range d.Buffers {
+			b = b[copy(part, b):]
+		}
+	}
+	return wanted
+}
+
+// Size is how many bytes buffers have.
+func Size(buffers [][]byte) (n int) {
+	for _, b := range buffers {
+		n += len(b)
+	}
+	return n
+}
+
 // Via is the way by which a datagram has come. All that a sender sends by one address
 // handle comes by one way, and by two handles by two ways.
 type Via struct {

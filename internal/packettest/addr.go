@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/ipv4"
 
 	"github.com/ringnet/ringnet/internal/hang"
 )
@@ -62,7 +63,12 @@ func testAddressInUse(t *testing.T, n Network) {
 
 func testWrongAddresses(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
-	for _, to := range []net.Addr{nil, &net.UnixAddr{Name: "/nowhere"}, (*net.UDPAddr)(nil), &net.UDPAddr{}} {
+	for _, to := range []net.Addr{
+		nil, &net.UnixAddr{Name: "/nowhere"}, (*net.UDPAddr)(nil), &net.UDPAddr{},
+		// Ports that their method AddrPort would truncate to others.
+		&net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: -1}, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1<<16 + 1},
+		&net.UDPAddr{Port: 1<<16 + 1}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1<<16 + 1},
+	} {
 		sent, err := a.WriteTo([]byte("lost"), to)
 		var oe *net.OpError
 		require.ErrorAs(t, err, &oe, "%v", to)
@@ -74,14 +80,23 @@ func testWrongAddresses(t *testing.T, n Network) {
 	require.Equal(t, "found", string(got))
 }
 
-// To send to an address that no socket has is no error, and once a socket has it, datagrams
-// arrive.
+// To send to an address that no socket has is no error, but for one that was dialed, once, and
+// when a socket has it, datagrams arrive.
 func testNobody(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
+	dialed := n.dial(t, b.LocalAddr())
 	require.NoError(t, b.Close())
 	for range 10 {
 		send(t, a, b.LocalAddr(), []byte("anybody there?"))
 	}
+	_, err := dialed.Write([]byte("anybody there?"))
+	require.NoError(t, err)
+	require.NoError(t, dialed.SetReadDeadline(time.Now().Add(hang.After)))
+	_, err = dialed.Read(make([]byte, 1))
+	requireOpError(t, err, "read", syscall.ECONNREFUSED)
+	require.NoError(t, dialed.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+	_, err = dialed.Read(make([]byte, 1))
+	requireTimeout(t, err, "read")
 	requireNothing(t, n, a)
 	b = n.listenAt(t, b.LocalAddr().String())
 	send(t, a, b.LocalAddr(), []byte("and now?"))
@@ -161,7 +176,7 @@ func ask(c net.PacketConn, server net.Addr, name string) error {
 }
 
 func testDialed(t *testing.T, n Network) {
-	b := n.listen(t)
+	b, stranger := n.listen(t), n.listen(t)
 	c := n.dial(t, b.LocalAddr())
 	require.Equal(t, b.LocalAddr().String(), c.RemoteAddr().String())
 	_, err := c.Write([]byte("question"))
@@ -169,36 +184,31 @@ func testDialed(t *testing.T, n Network) {
 	got, from := receive(t, b)
 	require.Equal(t, "question", string(got))
 	require.Equal(t, c.LocalAddr().String(), from.String())
+	send(t, stranger, from, []byte("you do not know me"))
 	send(t, b, from, []byte("answer"))
 	p := make([]byte, 100)
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(hang.After)))
-	read, err := c.Read(p)
+	read, err := c.Read(nil) // which takes nothing
+	require.NoError(t, err)
+	require.Zero(t, read)
+	read, err = c.Read(p)
 	require.NoError(t, err)
 	require.Equal(t, "answer", string(p[:read]))
 
 	// It is a net.PacketConn, too, which sends to nobody else.
 	pc := c.(net.PacketConn)
-	_, err = pc.WriteTo([]byte("to another"), n.listen(t).LocalAddr())
+	_, err = pc.WriteTo([]byte("to another"), stranger.LocalAddr())
 	requireOpError(t, err, "write", net.ErrWriteToConnected)
 	send(t, b, from, []byte("again"))
 	got, from = receive(t, pc)
 	require.Equal(t, "again", string(got))
 	require.Equal(t, b.LocalAddr().String(), from.String())
 
-	_, err = b.(net.Conn).Write([]byte("to whom?"))
-	var oe *net.OpError
-	require.ErrorAs(t, err, &oe)
-	require.Equal(t, "write", oe.Op)
-}
-
-func testDialedHearsItsPeerOnly(t *testing.T, n Network) {
-	b, stranger := n.listen(t), n.listen(t)
-	c := n.dial(t, b.LocalAddr())
-	send(t, stranger, c.LocalAddr(), []byte("you do not know me"))
-	send(t, b, c.LocalAddr(), []byte("but me"))
-	p := make([]byte, 100)
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(hang.After)))
-	read, err := c.Read(p)
-	require.NoError(t, err)
-	require.Equal(t, "but me", string(p[:read]))
+	for _, want := range []error{syscall.EDESTADDRREQ, net.ErrClosed} {
+		_, err = b.(net.Conn).Write([]byte("to whom?"))
+		requireOpError(t, err, "write", want)
+		_, err = n.Batch(b).WriteBatch([]ipv4.Message{{Buffers: [][]byte{[]byte("to whom?")}}}, 0)
+		requireOpError(t, err, "write", want)
+		_ = b.Close()
+	}
 }

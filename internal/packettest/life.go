@@ -78,6 +78,8 @@ func testClose(t *testing.T, n Network) {
 	p := make([]byte, 100)
 	_, _, err := b.ReadFrom(p)
 	requireOpError(t, err, "read", net.ErrClosed)
+	_, err = b.(net.Conn).Read(nil)
+	requireOpError(t, err, "read", net.ErrClosed)
 	_, err = b.WriteTo(p, a.LocalAddr())
 	requireOpError(t, err, "write", net.ErrClosed)
 	requireOpError(t, b.Close(), "close", net.ErrClosed)

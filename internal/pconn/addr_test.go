@@ -3,7 +3,6 @@ package pconn
 import (
 	"net"
 	"net/netip"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -76,22 +75,4 @@ func TestTargets(t *testing.T) {
 			require.Equal(t, test.want, at.String())
 		}
 	}
-}
-
-// The method AddrPort of package net's addresses would truncate them to other ports.
-func TestPortsOfMoreThan16Bits(t *testing.T) {
-	c := open(t, &post{}, netip.AddrPort{})
-	for _, port := range []int{-1, 1 << 16, 1<<16 + 1} {
-		for _, a := range []net.Addr{
-			&net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: port}, &net.UDPAddr{Port: port},
-			&net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: port},
-		} {
-			_, err := c.WriteTo([]byte("x"), a)
-			require.ErrorIs(t, err, syscall.EINVAL)
-			_, err = c.WriteBatch([]Message{{Buffers: [][]byte{{1}}, Addr: a}}, 0)
-			require.ErrorIs(t, err, syscall.EINVAL)
-		}
-		require.ErrorIs(t, c.JoinGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 0, 0, 1), Port: port}), syscall.EINVAL)
-	}
-	require.NoError(t, c.Close())
 }

@@ -3,7 +3,6 @@ package pconn
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -14,24 +13,6 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
-
-func TestWritesAfterCloseAreErrClosed(t *testing.T) {
-	c := open(t, &post{}, netip.AddrPort{})
-	writes := map[string]func() error{
-		"Write":   func() error { _, err := c.Write([]byte("x")); return err },
-		"WriteTo": func() error { _, err := c.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(there)); return err },
-		"WriteBatch": func() error {
-			_, err := c.WriteBatch([]Message{{Buffers: [][]byte{{1}}}}, 0)
-			return err
-		},
-	}
-	require.ErrorIs(t, writes["Write"](), syscall.EDESTADDRREQ)
-	require.ErrorIs(t, writes["WriteBatch"](), syscall.EDESTADDRREQ)
-	require.NoError(t, c.Close())
-	for name, write := range writes {
-		require.ErrorIs(t, write(), net.ErrClosed, name)
-	}
-}
 
 // The error of a receiver that refuses differs from that of an address without a receiver.
 func TestDialedConnFailsWithTheReceiversReason(t *testing.T) {

@@ -125,10 +125,7 @@ func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
 	}
 	for i := range r.batch[:n] {
 		d, m := &r.batch[i], &ms[i]
-		room := 0
-		for _, b := range m.Buffers {
-			room += len(b)
-		}
+		room := fabric.Size(m.Buffers)
 		m.N, m.NN, m.Flags = min(d.Len, room), 0, 0
 		if d.Len > room {
 			m.Flags = msgTrunc

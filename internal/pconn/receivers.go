@@ -40,13 +40,12 @@ type receiver struct {
 	at        netip.AddrPort
 	handle    fabric.AddressHandle // nil while it is being resolved
 	sequence  uint32
-	used      uint64   // the count of writes when it was last sent to
+	used      uint64   // the count of writes when it was last sent to, or its search began
 	held      [][]byte // datagrams that wait for handle
 	heldBytes int      // of held, headers included
 
 	// While it is being looked for:
-	search uint64             // the number of that search
-	giveUp context.CancelFunc // ends it
+	giveUp context.CancelFunc // ends the search
 	misses int                // tries that found it but did not send all, since one sent some
 }
 
@@ -67,15 +66,21 @@ func (c *Conn) receiver(at netip.AddrPort) *receiver {
 	return r
 }
 
-// giveUpOne gives up the receiver that has been looked for longest. Called with mu held.
-func (c *Conn) giveUpOne() {
-	s := &c.sender
-	var oldest *receiver
+// oldest returns the receiver that has been looked for longest, or that which has been found
+// and not been sent to for longest. Called with mu held.
+func (s *sender) oldest(lookedFor bool) (oldest *receiver) {
 	for _, r := range s.receivers {
-		if r.giveUp != nil && (oldest == nil || r.search < oldest.search) {
+		if (r.giveUp != nil) == lookedFor && (oldest == nil || r.used < oldest.used) {
 			oldest = r
 		}
 	}
+	return oldest
+}
+
+// giveUpOne gives up the receiver that has been looked for longest. Called with mu held.
+func (c *Conn) giveUpOne() {
+	s := &c.sender
+	oldest := s.oldest(true)
 	c.counters.dropped.Add(uint64(len(oldest.held)))
 	s.removeHeld(oldest, 0, len(oldest.held))
 	oldest.giveUp()
@@ -93,34 +98,26 @@ func (c *Conn) markFound(r *receiver) {
 	if len(s.receivers)-s.pending <= maxReceivers {
 		return
 	}
-	var oldest *receiver
-	for _, r := range s.receivers {
-		if r.handle != nil && (oldest == nil || r.used < oldest.used) {
-			oldest = r
-		}
-	}
+	oldest := s.oldest(false)
 	oldest.handle.Close()
 	delete(s.receivers, oldest.at)
 }
 
-// hold copies a datagram of n bytes, which waits for its receiver. For want of room, see
-// maxHeld, it drops other datagrams, or this one. Called with mu held.
-func (c *Conn) hold(r *receiver, buffers [][]byte, n int) {
+// hold copies a datagram, which waits for its receiver. For want of room, see maxHeld, it drops
+// other datagrams, or this one. Called with mu held.
+func (c *Conn) hold(r *receiver, buffers [][]byte) {
 	s := &c.sender
-	for n+fabric.HeaderSize > maxHeld-s.heldBytes {
+	n := fabric.HeaderSize + fabric.Size(buffers)
+	for n > maxHeld-s.heldBytes {
 		c.counters.dropped.Add(1)
 		most := s.mostHeld()
-		if most.heldBytes <= r.heldBytes+n+fabric.HeaderSize {
+		if most.heldBytes <= r.heldBytes+n {
 			return
 		}
 		s.removeHeld(most, len(most.held)-1, len(most.held))
 	}
-	data := make([]byte, 0, n)
-	for _, b := range buffers {
-		data = append(data, b...)
-	}
-	r.held = append(r.held, data)
-	s.countHeld(r, n+fabric.HeaderSize)
+	r.held = append(r.held, slices.Concat(buffers...))
+	s.countHeld(r, n)
 }
 
 // mostHeld returns the receiver for which most bytes wait. Called with mu held.
@@ -157,9 +154,8 @@ func (c *Conn) resolve(r *receiver) {
 		c.giveUpOne()
 	}
 	s.pending++
-	s.searches++
 	ctx, cancel := context.WithCancel(s.ctx)
-	r.search, r.giveUp, r.misses = s.searches, cancel, 0
+	r.used, r.giveUp, r.misses = s.writes, cancel, 0
 	s.resolving.Go(func() {
 		defer cancel()
 		for !c.tryToResolve(ctx, r) {

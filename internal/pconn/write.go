@@ -25,7 +25,6 @@ type sender struct {
 	closed    bool
 	receivers map[netip.AddrPort]*receiver
 	pending   int               // receivers that are being looked for
-	searches  uint64            // how many have begun
 	writes    uint64            // how many datagrams have been written
 	heldBytes int               // bytes that wait for receivers, headers included
 	post      []fabric.Datagram // for the next send
@@ -106,13 +105,13 @@ func (c *Conn) writeOne(p []byte, at netip.AddrPort, to net.Addr) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.single[0] = p
-	err := c.enqueue(s.single[:], len(p), at)
+	n, err := c.enqueue(s.single[:], at)
 	c.send()
 	s.single[0] = nil
 	if err != nil {
 		return 0, c.opErrorAt("write", to, err)
 	}
-	return len(p), nil
+	return n, nil
 }
 
 // WriteBatch sends each message as one datagram, and sets its N. It returns how many it has
@@ -129,17 +128,13 @@ func (c *Conn) WriteBatch(ms []Message, flags int) (int, error) {
 	for i := range ms {
 		m := &ms[i]
 		at, err := c.destination(m.Addr)
-		n := 0
-		for _, b := range m.Buffers {
-			n += len(b)
-		}
 		if err == nil {
-			err = c.enqueue(m.Buffers, n, at)
+			m.N, err = c.enqueue(m.Buffers, at)
 		}
 		if err != nil {
 			return i, c.opErrorAt("write", m.Addr, err)
 		}
-		m.N, m.NN = n, 0
+		m.NN = 0
 	}
 	return len(ms), nil
 }
@@ -170,18 +165,19 @@ func (c *Conn) noDestination() error {
 	return syscall.EDESTADDRREQ
 }
 
-// enqueue adds a datagram of n bytes to those that send sends next, or, if its receiver has
-// not been found, to those that wait for it. Called with mu held.
-func (c *Conn) enqueue(buffers [][]byte, n int, at netip.AddrPort) error {
+// enqueue adds a datagram to those that send sends next, or, if its receiver has not been
+// found, to those that wait for it, and returns how many bytes it has. Called with mu held.
+func (c *Conn) enqueue(buffers [][]byte, at netip.AddrPort) (n int, err error) {
 	s := &c.sender
 	if err := c.callError(c.writeDeadline); err != nil {
-		return err
+		return 0, err
 	}
+	n = fabric.Size(buffers)
 	switch {
 	case s.closed:
-		return net.ErrClosed
+		return 0, net.ErrClosed
 	case n > c.limits.MaxMessage:
-		return &tooLongError{n, c.limits.MaxMessage}
+		return 0, &tooLongError{n, c.limits.MaxMessage}
 	}
 	if len(s.post) == maxPost {
 		c.send()
@@ -189,14 +185,14 @@ func (c *Conn) enqueue(buffers [][]byte, n int, at netip.AddrPort) error {
 	r := c.receiver(at)
 	s.writes++
 	if r.handle == nil {
-		c.hold(r, buffers, n)
+		c.hold(r, buffers)
 	} else {
 		r.used = s.writes
 		s.post = append(s.post, fabric.Datagram{To: r.handle, Buffers: buffers})
 		s.targets = append(s.targets, r)
 		c.number(&s.post[len(s.post)-1], r)
 	}
-	return nil
+	return n, nil
 }
 
 // number gives a datagram the next sequence number of its receiver. Called with mu held.
@@ -227,11 +223,7 @@ func (c *Conn) send() {
 			c.counters.dropped.Add(1)
 			continue
 		}
-		n := 0
-		for _, b := range d.Buffers {
-			n += len(b)
-		}
-		c.hold(r, d.Buffers, n)
+		c.hold(r, d.Buffers)
 	}
 	clear(s.post)
 	clear(s.targets)
@@ -247,9 +239,7 @@ func (c *Conn) countSent(d *fabric.Datagram) bool {
 		if d.ByUDP {
 			c.counters.byUDP.Add(1)
 		}
-		for _, b := range d.Buffers {
-			c.counters.bytesSent.Add(uint64(len(b)))
-		}
+		c.counters.bytesSent.Add(uint64(fabric.Size(d.Buffers)))
 	case fabric.Flushed:
 		return false
 	default:

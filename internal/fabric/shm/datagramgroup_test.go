@@ -464,20 +464,8 @@ func TestGroupKnocksInVainMakeLooksRarer(t *testing.T) {
 	h.requireLanes(t, 1)
 }
 
-// The closes that hold up a sender's bell do not delay its Close, however long they take.
-func TestGroupCloseIsNotDelayedBySlowCloses(t *testing.T) {
-	leavesNothing(t)
-	lenientToo(t, func(t *testing.T, f *shm) {
-		a := openMailbox(t, f, 1)
-		h := a.resolveMembers(t, someGroup())
-		block(t, h.bell.closer, maxClosing)
-		h.Close()
-		soon(t, "Close", func() { require.NoError(t, a.Close()) })
-	})
-}
-
 // Descriptors whose close blocks can only keep a sender from taking knocks: it finds members
-// when it sends.
+// when it sends, and can be closed.
 func TestGroupsReachMembersDespiteLingeringDescriptors(t *testing.T) {
 	needsRoot(t)
 	leavesNothing(t)
@@ -488,5 +476,7 @@ func TestGroupsReachMembersDespiteLingeringDescriptors(t *testing.T) {
 		startAs(t, 1000, "linger", netip.AddrPortFrom(host, 1), strconv.Itoa(2*(maxClosing+maxWaiting)), senderOf(t, f, group))
 		b.join(t, group)
 		a.postUntil(t, h, "hello", b.receives)
+		h.Close()
+		soon(t, "Close", func() { require.NoError(t, a.Close()) })
 	})
 }

@@ -109,40 +109,6 @@ func TestDatagramsThatTheFilterDrops(t *testing.T) {
 	}
 }
 
-// Receive does not poll senders that send nothing, polls those that have sent for a short
-// while only, and receives from all of them when they send.
-func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 1), openMailbox(t, f, 4)
-	const lanes = 200
-	var all []*handle
-	for range lanes {
-		all = append(all, a.resolve(t, b))
-	}
-	b.requireSources(t, lanes)
-	for _, h := range all {
-		a.delivers(t, h, "hello", b)
-	}
-	for _, h := range all {
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-	}
-	for range lanes { // and Arm is not called
-		hang.Unless(t, b.receives)
-	}
-	looks := 0
-	for range spin {
-		b.mu.Lock()
-		looks += len(b.polled)
-		b.mu.Unlock()
-		require.False(t, b.receives())
-	}
-	t.Logf("%d looks in %d polls", looks, spin)
-	require.Less(t, looks, lanes*spin/10)
-	for _, h := range all {
-		a.delivers(t, h, "hello", b)
-	}
-}
-
 // anotherHere returns a source for one more sender of this process.
 func anotherHere() *source {
 	return &source{sender: unix.Ucred{Uid: ownUser(), Pid: int32(os.Getpid())}}

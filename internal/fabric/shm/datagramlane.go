@@ -242,15 +242,8 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	}
 	rest := e.own.buffer(e.recvDone)[:n]
 	rest = rest[copy(d.Header[:], rest):]
-	d.From, d.Sender, d.Via, d.Len = e.remote, 0, fabric.Via{Queue: s.number, To: s.in.group.Addr()}, len(rest)
-	d.Bytes = rest
-	wanted = s.d.filter(d)
-	d.Bytes = nil
-	if wanted {
-		for _, part := range d.Buffers {
-			rest = rest[copy(part, rest):]
-		}
-	}
+	d.From, d.Sender, d.Via = e.remote, 0, fabric.Via{Queue: s.number, To: s.in.group.Addr()}
+	wanted = d.Take(rest, s.d.filter)
 	e.recvDone++
 	e.recvPosted++
 	return wanted, nil

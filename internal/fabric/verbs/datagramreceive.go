@@ -91,7 +91,7 @@ func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted 
 		return false // the device reports more than there was room for
 	}
 	slot := q.slots[int(w.wr_id)*q.stride:][:w.byte_len]
-	d.Header, d.From, d.Via, d.Len = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}, 0
+	d.Header, d.From, d.Via = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}
 	d.Sender = uint64(w.src_qp)
 	var rest []byte
 	if w.wc_flags&C.RN_IBV_WC_GRH != 0 && len(slot) >= grhSize+fabric.HeaderSize {
@@ -100,16 +100,6 @@ func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted 
 		d.From = netip.AddrPortFrom(from, 0)
 		d.Header = [fabric.HeaderSize]byte(slot[grhSize:])
 		rest = slot[grhSize+fabric.HeaderSize:]
-		d.Len = len(rest)
 	}
-	d.Bytes = rest
-	wanted = q.d.filter(d)
-	d.Bytes = nil
-	if !wanted {
-		return false
-	}
-	for _, part := range d.Buffers {
-		rest = rest[copy(part, rest):]
-	}
-	return true
+	return d.Take(rest, q.d.filter)
 }

@@ -106,10 +106,7 @@ func (q *datagramQueue) send(ds []fabric.Datagram) {
 // encode writes a send of d to slot i of the batch. Called with sending held.
 func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
 	h := d.To.(*addressHandle)
-	n := fabric.HeaderSize
-	for _, b := range d.Buffers {
-		n += len(b)
-	}
+	n := fabric.HeaderSize + fabric.Size(d.Buffers)
 	switch {
 	case h.gone.Load() || h.ah == nil || q.failed.Load():
 		return fabric.Flushed
