@@ -186,20 +186,6 @@ func TestPeerThatIsSilentHoldsUpItsOwnConnectionOnly(t *testing.T) {
 	})
 }
 
-// What Peek returns is in the ring: the peer can change it while the application looks at it.
-func TestPeerCanChangeWhatIsPeekedAt(t *testing.T) {
-	besideAPeer(t, false, testConfig, func(t *testing.T, p *rawPeer) {
-		copy(p.out.Bytes(), "before")
-		p.data(0, 6)
-		held, err := p.s.Peek(6, unlimited())
-		require.NoError(t, err)
-		require.Equal(t, "before", string(held))
-		copy(p.out.Bytes(), "behind")
-		p.post(p.write(p.peer.Addr, p.peer.RKey, 6))
-		require.Equal(t, "behind", string(held))
-	})
-}
-
 // Two streams may not have one pair of addresses.
 func TestAPortThatIsTakenIsRefused(t *testing.T) {
 	besideAPeer(t, true, testConfig, func(t *testing.T, p *rawPeer) {
