@@ -187,17 +187,6 @@ func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
 	h.requireLanes(t, 2)
 }
 
-// A member that has evicted a sender is reached again once the sender sends.
-func TestGroupMemberIsReachedAgain(t *testing.T) {
-	a, b, h := openGroup(t)
-	a.delivers(t, h, "hello", b)
-	b.mu.Lock()
-	b.sources[0].end()
-	b.mu.Unlock()
-	h.requireLanes(t, 0)
-	a.postUntil(t, h, "hello", b.receives)
-}
-
 func TestGroupMembersAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: two thousand descriptors take seconds to make")
