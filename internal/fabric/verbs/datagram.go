@@ -155,18 +155,11 @@ func (d *datagrams) SetRecvQueue(n int) {
 	defer d.making.Unlock()
 	d.recvQueue = clampRecvQueue(n)
 	for _, q := range *d.queues.Load() {
-		if d.removeUnused(q) {
+		if d.remove(q, true) {
 			d.end(q)
 			_, _ = d.openQueue(q.local, nil)
 		}
 	}
-}
-
-// removeUnused removes a queue pair from the endpoint, unless it is in use or has been removed.
-func (d *datagrams) removeUnused(q *datagramQueue) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return !q.used && d.removeLocked(q)
 }
 
 // openQueue makes a queue pair at the port with an address. With a membership, it is one to
@@ -232,18 +225,14 @@ func (d *datagrams) queueAt(e *endpoint) *datagramQueue {
 	return nil
 }
 
-// remove removes a queue pair from the endpoint, or returns false if it has been removed.
-func (d *datagrams) remove(q *datagramQueue) bool {
+// remove removes a queue pair from the endpoint, or returns false if it has been removed, or is in
+// use and only to go if it is not.
+func (d *datagrams) remove(q *datagramQueue, ifUnused bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.removeLocked(q)
-}
-
-// removeLocked does that. Called with mu held.
-func (d *datagrams) removeLocked(q *datagramQueue) bool {
 	all := slices.Clone(*d.queues.Load())
 	i := slices.Index(all, q)
-	if i < 0 {
+	if i < 0 || ifUnused && q.used {
 		return false
 	}
 	all = slices.Delete(all, i, i+1)
@@ -253,7 +242,7 @@ func (d *datagrams) removeLocked(q *datagramQueue) bool {
 
 // discard closes a queue pair, unless it has been removed from the endpoint.
 func (d *datagrams) discard(q *datagramQueue) {
-	if d.remove(q) {
+	if d.remove(q, false) {
 		d.end(q)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,7 +40,7 @@ func TestDatagramWatchersOfOneHost(t *testing.T) {
 		}
 	}
 	require.Len(t, q.watchers, maxWatchers)
-	require.True(t, d.remove(q))
+	require.True(t, d.remove(q, false))
 	_, ok := d.addWatcher(q, requestOf(1, 1))
 	require.False(t, ok, "it has gone")
 }
@@ -91,45 +90,7 @@ func TestDatagramsAnswerWhileADeviceIsWaitedFor(t *testing.T) {
 	<-closed
 }
 
-// A receiver that has no room rejects a sender, which asks again.
-func TestDatagramsRetryAReceiverWithoutRoom(t *testing.T) {
-	a, b := openPackets(t, 16), openPackets(t, 16)
-	ask := func(id uint64) *endpoint {
-		e, err := a.request(context.Background(), b.local, wire.ResolutionRequest{Kind: wire.Asks, ID: id})
-		require.NoError(t, err)
-		closes(t, e)
-		return e
-	}
-	b.mu.Lock() // so the listener's backlog fills
-	goOn := sync.OnceFunc(b.mu.Unlock)
-	defer goOn()
-	full := func() bool { return len(b.listener.queue) == resolutionBacklog }
-	for id := uint64(0); !full(); id++ {
-		ask(id)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), hang.After)
-	defer cancel()
-	_, err := ask(0).awaitService(ctx, nil)
-	require.True(t, fabric.IsFull(err), "%v", err)
-
-	found := make(chan error, 1)
-	go func() {
-		h, err := a.Resolve(ctx, b.local)
-		if err == nil {
-			h.Close()
-		}
-		found <- err
-	}()
-	select {
-	case err := <-found:
-		require.NoError(t, err)
-	case <-time.After(100 * time.Millisecond):
-	}
-	goOn()
-	require.NoError(t, <-found)
-}
-
-// A receiver that has no memory for a queue pair answers what it lacks.
+// A receiver that has no memory for a queue pair answers what it lacks, and the sender asks again.
 func TestDatagramsToAReceiverWithoutMemory(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	b.discard(b.queue()) // so that it has to make another
@@ -143,8 +104,18 @@ func TestDatagramsToAReceiverWithoutMemory(t *testing.T) {
 	said := wire.DecodeReject(reject.Private).Reason
 	require.Contains(t, said, "KiB more would have to be registered")
 
+	found := make(chan fabric.AddressHandle, 1)
+	go func() {
+		h, _ := a.Resolve(context.Background(), b.local)
+		found <- h
+	}()
+	hang.Unless(t, func() bool { // its first try has failed
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.handles) > 1
+	})
 	budget.Process.SetLimit(0)
-	h := a.to(t, b)
+	h := (<-found).(*addressHandle)
 	defer h.Close()
 	require.Equal(t, fabric.OK, a.send(h, "hello"))
 	require.Equal(t, "hello", b.next(t))

@@ -163,7 +163,7 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 func (d *datagrams) replaceMember(q *datagramQueue) {
 	d.making.Lock()
 	defer d.making.Unlock()
-	if !d.remove(q) {
+	if !d.remove(q, false) {
 		return // the membership has ended
 	}
 	m := q.member
@@ -178,7 +178,7 @@ func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
 	d.making.Lock()
 	defer d.making.Unlock()
 	for _, q := range *d.queues.Load() {
-		if q.group == group && q.member.card == card && d.remove(q) {
+		if q.group == group && q.member.card == card && d.remove(q, false) {
 			q.close()
 			return nil
 		}
