@@ -172,10 +172,9 @@ const closeWithin = time.Second
 // for that, a second at most. Over rdma it also waits, as long at most, until the senders to
 // c know, so that what they send from then on goes to the next Conn with its address.
 func (c *Conn) Close() error {
-	if !c.sender.setClosed() {
+	if !c.setClosed() {
 		return c.opError("close", net.ErrClosed)
 	}
-	close(c.closed)
 	c.sender.finish()
 	err := c.endpoint.Close()
 	c.reader.turn <- struct{}{} // for ever: calls under way have counted what they have read
@@ -183,6 +182,18 @@ func (c *Conn) Close() error {
 	c.readDeadline.Set(time.Time{})
 	c.writeDeadline.Set(time.Time{})
 	return c.opError("close", err)
+}
+
+// setClosed makes all calls fail, those under way included. It returns false if it has been called
+// before.
+func (c *Conn) setClosed() bool {
+	c.sender.mu.Lock() // no write is under way
+	defer c.sender.mu.Unlock()
+	if c.isClosed() {
+		return false
+	}
+	close(c.closed)
+	return true
 }
 
 func (c *Conn) isClosed() bool {

@@ -22,7 +22,6 @@ type sender struct {
 	cancel context.CancelFunc
 
 	mu        sync.Mutex // guards what follows
-	closed    bool
 	receivers map[netip.AddrPort]*receiver
 	pending   int               // receivers that are being looked for
 	writes    uint64            // how many datagrams have been written
@@ -38,17 +37,8 @@ func (s *sender) init() {
 	s.receivers = make(map[netip.AddrPort]*receiver)
 }
 
-// setClosed makes all later writes fail. It returns false if it has been called before.
-func (s *sender) setClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	wasClosed := s.closed
-	s.closed = true
-	return !wasClosed
-}
-
 // finish waits, closeWithin at most, until c looks for no receiver, and closes all handles.
-// Called after setClosed.
+// Called when no write is under way or begins any more.
 func (s *sender) finish() {
 	timer := time.AfterFunc(closeWithin, s.cancel)
 	s.resolving.Wait()
@@ -172,11 +162,7 @@ func (c *Conn) enqueue(buffers [][]byte, at netip.AddrPort) (n int, err error) {
 	if err := c.callError(c.writeDeadline); err != nil {
 		return 0, err
 	}
-	n = fabric.Size(buffers)
-	switch {
-	case s.closed:
-		return 0, net.ErrClosed
-	case n > c.limits.MaxMessage:
+	if n = fabric.Size(buffers); n > c.limits.MaxMessage {
 		return 0, &tooLongError{n, c.limits.MaxMessage}
 	}
 	if len(s.post) == maxPost {
