@@ -262,16 +262,6 @@ func (b blocked) Close() error {
 	return nil
 }
 
-// block gives a closer n closes that block until the end of the test.
-func block(t *testing.T, c closer, n int) {
-	t.Helper()
-	b := make(blocked)
-	t.Cleanup(func() { close(b) })
-	for range n {
-		c.close(b)
-	}
-}
-
 // A trusted peer, too, harms no more than the connection with it.
 func TestLingeringDescriptorsOfATrustedPeerEndTheConnection(t *testing.T) {
 	leavesNothing(t)
