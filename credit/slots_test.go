@@ -55,26 +55,3 @@ func TestSlotsKnowWhichCompletionsWillCome(t *testing.T) {
 	require.True(t, q.Completed(4))
 	require.Zero(t, q.Unsignaled())
 }
-
-func TestAQueueWithoutRoomForDataSendsNone(t *testing.T) {
-	for _, depth := range []int{0, 1, LinkControlSends} {
-		q := NewSlots(depth, LinkControlSends)
-		require.False(t, q.MaySend())
-	}
-}
-
-func TestSlotsOfAnotherQueue(t *testing.T) {
-	q := NewSlots(LinkControlSends+2, LinkControlSends)
-	for range 5 {
-		q.Post()
-	}
-	q.Complete(1)
-	q.Restart(3, 2)
-	require.Equal(t, 1, q.Outstanding())
-	require.Zero(t, q.Unsignaled())
-	require.True(t, q.Completed(7))
-	require.False(t, q.Completed(8))
-	require.Panics(t, func() { q.Complete(4) }, "of the queue that was")
-	q.Complete(7)
-	require.Equal(t, uint64(8), q.Post())
-}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -73,30 +72,6 @@ func TestBufferThatIsHandedOver(t *testing.T) {
 		require.Equal(t, io.ErrShortBuffer, err)
 		_, err = client.NewBuffer(0)
 		require.Error(t, err)
-	})
-}
-
-// At the deadline the buffer still holds the bytes for which the peer had no room.
-func TestBufferKeepsWhatWasNotAccepted(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		client, server := v.connect(t, tight, tight)
-		const size = 20_000
-		p := make([]byte, size)
-		pattern(1).fill(p, 0)
-		b := bufferFor(t, client, size)
-		_, err := b.Write(p)
-		require.NoError(t, err)
-		timeOutAfter(client, 4<<10)
-		n, err := client.WriteBuffer(b)
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.Equal(t, 4<<10, n, "the peer's ring")
-		b.Wait() // returns although the peer's application does nothing
-		require.Equal(t, size-n, b.Len())
-		require.NoError(t, client.SetWriteDeadline(time.Time{}))
-		atOnce(t, func() error {
-			_, err := client.WriteBuffer(b)
-			return err
-		}, func() error { return pattern(1).receiveExactly(server, 0, size) })
 	})
 }
 
@@ -239,47 +214,6 @@ func TestBuffersAreNotMixedWithOtherWrites(t *testing.T) {
 			return nil
 		})
 		atOnce(t, all...)
-	})
-}
-
-// A deadline or Close ends WriteBuffers in the middle: it returns how much it has accepted,
-// and leaves the rest in the buffers.
-func TestBuffersThatAreNotAcceptedAreLeft(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		const total = 100_000
-		r := random(t, 1)
-		client, server := v.connect(t, tight, tight)
-		b := make([]byte, total)
-		pattern(1).fill(b, 0)
-		bufs := cut(b, r)
-		timeOutAfter(client, 1)
-		n, err := client.WriteBuffers(&bufs)
-		requireTimeout(t, err)
-		require.Positive(t, n)
-		require.EqualValues(t, total-n, sizeOf(bufs))
-		require.NoError(t, client.SetWriteDeadline(time.Time{}))
-		atOnce(t, func() error {
-			m, err := client.WriteBuffers(&bufs)
-			require.EqualValues(t, total, n+m)
-			return err
-		}, func() error { return pattern(1).receiveExactly(server, 0, total) })
-
-		bufs = cut(b, r)
-		type result struct {
-			n   int64
-			err error
-		}
-		written := started(func() result { n, err := client.WriteBuffers(&bufs); return result{n, err} })
-		for client.Stats().BytesWritten == total {
-			time.Sleep(time.Millisecond)
-		}
-		v.parked()
-		require.NoError(t, client.SetLinger(0))
-		require.NoError(t, client.Close())
-		got := <-written
-		require.ErrorIs(t, got.err, net.ErrClosed)
-		require.Positive(t, got.n)
-		require.EqualValues(t, total-got.n, sizeOf(bufs))
 	})
 }
 

@@ -1,13 +1,11 @@
 package rconn_test
 
 import (
-	"bytes"
 	"io"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -93,34 +91,6 @@ func nextIs(want string, c io.Reader) error {
 	return nil
 }
 
-// A deadline ends a copy of a file where another copy can continue: no byte was read from
-// the file that was not accepted.
-func TestCopyOfAFileAgainstADeadline(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		const total = 100_000
-		client, server := v.connect(t, tight, tight)
-		f := patternFile(t, 1, total)
-		require.NoError(t, client.SetWriteDeadline(time.Now().Add(20*time.Millisecond)))
-		n, err := io.Copy(client, f)
-		requireTimeout(t, err)
-		at, err := f.Seek(0, io.SeekCurrent)
-		require.NoError(t, err)
-		require.Equal(t, at, n)
-		require.NoError(t, client.SetWriteDeadline(time.Time{}))
-		var got bytes.Buffer
-		atOnce(t, func() error {
-			m, err := io.Copy(client, f)
-			require.EqualValues(t, total, n+m)
-			if err != nil {
-				return err
-			}
-			return client.CloseWrite()
-		}, func() error { _, err := io.Copy(&got, server); return err })
-		require.Equal(t, total, got.Len())
-		require.NoError(t, pattern(1).check(got.Bytes(), 0))
-	})
-}
-
 // Bytes that the file does not take are not lost.
 func TestCopyToAFileThatFails(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
@@ -134,22 +104,6 @@ func TestCopyToAFileThatFails(t *testing.T) {
 		require.ErrorIs(t, err, syscall.EBADF)
 		require.Zero(t, n)
 		require.NoError(t, pattern(1).receiveExactly(server, 0, len(p)))
-	})
-}
-
-// If the file cannot be read, the copy returns the file's error, and the connection works
-// on.
-func TestCopyOfAFileThatFails(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		client, server := v.connect(t, nil, nil)
-		f, err := os.OpenFile(filepath.Join(t.TempDir(), "file"), os.O_CREATE|os.O_WRONLY, 0o600)
-		require.NoError(t, err)
-		defer f.Close()
-		n, err := io.Copy(client, f)
-		require.ErrorIs(t, err, syscall.EBADF)
-		require.Zero(t, n)
-		write(t, client, "written")
-		require.NoError(t, nextIs("written", server))
 	})
 }
 

@@ -89,26 +89,17 @@ func soon(r *rand.Rand) time.Time {
 func TestAwaitReadWaitsForWhatReadReturns(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, s := v.connect(t, nil, nil)
-		awaited := started(c.AwaitRead)
-		v.parked()
-		requireNothing(t, awaited)
-		write(t, s, "came")
-		require.NoError(t, <-awaited)
+		awaits := func(end func() error) {
+			awaited := started(c.AwaitRead)
+			v.parked()
+			requireNothing(t, awaited)
+			require.NoError(t, end())
+			require.NoError(t, <-awaited)
+		}
+		awaits(func() error { _, err := s.Write([]byte("came")); return err })
 		require.NoError(t, c.AwaitRead(), "it has taken nothing")
 		require.NoError(t, nextIs("came", c))
 
-		awaited = started(c.AwaitRead)
-		v.parked()
-		require.NoError(t, s.CloseWrite())
-		require.NoError(t, <-awaited)
-		_, err := c.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-	})
-}
-
-func TestAwaitReadEndsWithTheDeadlineAndWithClose(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		c, s := v.connect(t, nil, nil)
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
 		requireTimeout(t, c.AwaitRead())
 		write(t, s, "late")
@@ -116,11 +107,12 @@ func TestAwaitReadEndsWithTheDeadlineAndWithClose(t *testing.T) {
 		require.NoError(t, c.SetReadDeadline(time.Time{}))
 		require.NoError(t, nextIs("late", c))
 
-		awaited := started(c.AwaitRead)
-		v.parked()
-		require.NoError(t, c.Close())
-		require.NoError(t, <-awaited)
+		awaits(s.CloseWrite)
 		_, err := c.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		c, _ = v.connect(t, nil, nil)
+		awaits(c.Close)
+		_, err = c.Read(make([]byte, 1))
 		require.ErrorIs(t, err, net.ErrClosed)
 	})
 }

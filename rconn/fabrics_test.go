@@ -119,16 +119,6 @@ func (v venue) parked() {
 	}
 }
 
-// timeOutAfter has the Write that is under way on c time out when it has accepted so many bytes.
-func timeOutAfter(c *rconn.Conn, bytes uint64) {
-	go func() {
-		for end := time.Now().Add(hang.After); c.Stats().BytesWritten < bytes && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
-		_ = c.SetWriteDeadline(past)
-	}()
-}
-
 var (
 	simAddr = netip.MustParseAddr("10.0.0.1")
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime/debug"
 	"testing"
 	"time"
@@ -173,52 +174,42 @@ func TestPeekOfMoreThanTheRingTakes(t *testing.T) {
 	})
 }
 
-func TestPeekAtTheEnd(t *testing.T) {
+// What ends the wait for more leaves what there is: Peek returns it with the reason, and without one
+// if it is enough. Nothing is lost.
+func TestPeekOfMoreThanComes(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
-		client, server := v.connect(t, nil, nil)
-		pattern(1).written(t, client, 0, 10)
-		require.NoError(t, client.CloseWrite())
-		p, err := server.Peek(11)
-		require.Equal(t, io.EOF, err)
-		require.Len(t, p, 10)
-		require.NoError(t, pattern(1).check(p, 0))
-		p, err = server.Peek(10)
-		require.NoError(t, err)
-		require.Len(t, p, 10)
-		n, err := server.Discard(11)
-		require.Equal(t, io.EOF, err)
-		require.Equal(t, 10, n)
-		p, err = server.Peek(1)
-		require.Equal(t, io.EOF, err)
-		require.Empty(t, p)
-		require.NoError(t, client.Close())
-	})
-}
-
-// A deadline ends the wait, Peek returns what has arrived, and nothing is lost. What has
-// arrived is returned whatever the deadline.
-func TestPeekAgainstADeadline(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		client, server := v.connect(t, nil, nil)
-		pattern(1).written(t, client, 0, 10)
-		_, err := server.Peek(10)
-		require.NoError(t, err)
-		for range 2 {
-			require.NoError(t, server.SetReadDeadline(time.Now().Add(5*time.Millisecond)))
-			p, err := server.Peek(11)
-			requireTimeout(t, err)
+		for want, end := range map[error]func(client, server *rconn.Conn) error{
+			io.EOF: func(client, _ *rconn.Conn) error { return client.CloseWrite() },
+			os.ErrDeadlineExceeded: func(_, server *rconn.Conn) error {
+				return server.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+			},
+		} {
+			client, server := v.connect(t, nil, nil)
+			pattern(1).written(t, client, 0, 10)
+			_, err := server.Peek(10)
+			require.NoError(t, err)
+			require.NoError(t, end(client, server))
+			for range 2 {
+				p, err := server.Peek(11)
+				require.ErrorIs(t, err, want)
+				require.Len(t, p, 10)
+				require.NoError(t, pattern(1).check(p, 0))
+			}
+			p, err := server.Peek(10)
+			require.NoError(t, err)
 			require.Len(t, p, 10)
-			require.NoError(t, pattern(1).check(p, 0))
+			n, err := server.Discard(11)
+			require.ErrorIs(t, err, want)
+			require.Equal(t, 10, n)
+			p, err = server.Peek(1)
+			require.ErrorIs(t, err, want)
+			require.Empty(t, p)
+			if want != io.EOF {
+				require.NoError(t, server.SetReadDeadline(time.Time{}))
+				pattern(1).written(t, client, 10, 1)
+				require.NoError(t, pattern(1).receiveExactly(server, 10, 1)) // and not the bytes for which Peek waited
+			}
 		}
-		p, err := server.Peek(10)
-		require.NoError(t, err)
-		require.Len(t, p, 10)
-		n, err := server.Discard(11)
-		requireTimeout(t, err)
-		require.Equal(t, 10, n)
-		require.NoError(t, server.SetReadDeadline(time.Time{}))
-		pattern(1).written(t, client, 10, 1)
-		require.NoError(t, pattern(1).receiveExactly(server, 10, 1)) // and not the bytes for which Peek waited
 	})
 }
 

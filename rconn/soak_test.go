@@ -1,6 +1,7 @@
 package rconn_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/rconn"
@@ -37,10 +39,18 @@ func TestRandomLives(t *testing.T) {
 	})
 }
 
+// likeAFile is bytes that ReadFrom takes for a regular file.
+type likeAFile struct {
+	*bytes.Reader
+	file *os.File
+}
+
+func (f likeAFile) Stat() (os.FileInfo, error) { return f.file.Stat() }
+
 // life is what one end has sent and received, and how that ended.
 type life struct {
 	c        *rconn.Conn
-	buffer   *rconn.Buffer
+	file     *os.File
 	out, in  pattern
 	sent     int
 	received int
@@ -55,8 +65,9 @@ func randomLife(t *testing.T, v venue, seed uint64) {
 	shape := shapes[r.IntN(len(shapes))]
 	client, server := v.connect(t, shape.dialer, shape.listener)
 	total := 1 + r.IntN(100_000)
-	a := &life{c: client, out: 1, in: 2, stop: math.MaxInt}
-	b := &life{c: server, out: 2, in: 1, stop: math.MaxInt}
+	file := patternFile(t, 0, 0)
+	a := &life{c: client, file: file, out: 1, in: 2, stop: math.MaxInt}
+	b := &life{c: server, file: file, out: 2, in: 1, stop: math.MaxInt}
 	rude := r.IntN(4) == 0
 	if rude {
 		a.stop = r.IntN(total)
@@ -64,7 +75,7 @@ func randomLife(t *testing.T, v venue, seed uint64) {
 	var all sync.WaitGroup
 	for i, l := range []*life{a, b} {
 		var writing, reading sync.WaitGroup
-		writing.Go(func() { l.write(total, rand.New(rand.NewPCG(seed, uint64(i)))) })
+		writing.Go(func() { l.write(t, total, rand.New(rand.NewPCG(seed, uint64(i)))) })
 		reading.Go(func() { l.read(rand.New(rand.NewPCG(seed, uint64(i+2)))) })
 		all.Go(func() {
 			writing.Wait()
@@ -91,64 +102,70 @@ func randomLife(t *testing.T, v venue, seed uint64) {
 }
 
 // write sends up to total bytes, with deadlines and pauses, and then FIN.
-func (l *life) write(total int, r *rand.Rand) {
-	defer func() {
-		if l.buffer != nil {
-			_ = l.buffer.Close()
-		}
-	}()
+func (l *life) write(t *testing.T, total int, r *rand.Rand) {
 	for l.sent < total {
 		b := make([]byte, 1+r.IntN(1<<r.IntN(16)))
 		l.out.fill(b, l.sent)
 		if r.IntN(4) == 0 {
 			_ = l.c.SetWriteDeadline(soon(r))
 		}
-		n, err := l.writeOneWayOrAnother(b, r)
-		l.sent += n
+		write := l.oneWayOrAnother(t, b, r)
+		n, err := write()
 		if isDeadline(err) {
 			_ = l.c.SetWriteDeadline(time.Time{})
-		} else if err != nil {
+			var m int
+			m, err = write() // goes on with what was not accepted
+			n += m
+		}
+		if l.sent += n; err != nil {
 			return
 		}
 	}
 	l.finished = l.c.CloseWrite() == nil
 }
 
-func (l *life) writeOneWayOrAnother(b []byte, r *rand.Rand) (int, error) {
-	switch r.IntN(3) {
+// oneWayOrAnother returns a function that writes b, and when that has failed the rest of it. It
+// returns how many bytes were accepted.
+func (l *life) oneWayOrAnother(t *testing.T, b []byte, r *rand.Rand) func() (int, error) {
+	size, before := len(b), 0
+	accepted := func(n, left int, err error) (int, error) {
+		before += n
+		assert.Equal(t, size, before+left, "%d bytes accepted", before)
+		return n, err
+	}
+	switch r.IntN(4) {
 	case 0:
-		return l.c.Write(b)
-	case 1:
-		return l.writeBuffer(b)
-	}
-	bufs, size := cut(b, r), len(b)
-	n, err := l.c.WriteBuffers(&bufs)
-	if left := sizeOf(bufs); int(n)+left != size {
-		err = fmt.Errorf("%d bytes accepted and %d left of %d", n, left, size)
-	}
-	clear(b) // Write no longer needs the bytes
-	return int(n), err
-}
-
-// writeBuffer writes b from a buffer, and drops what was not accepted.
-func (l *life) writeBuffer(b []byte) (int, error) {
-	if l.buffer == nil {
-		buffer, err := l.c.NewBuffer(1 << 16)
-		if err != nil {
-			return 0, err
+		bufs := cut(b, r)
+		return func() (int, error) {
+			n, err := l.c.WriteBuffers(&bufs)
+			if err == nil {
+				clear(b) // Write no longer needs the bytes
+			}
+			return accepted(int(n), sizeOf(bufs), err)
 		}
-		l.buffer = buffer
+	case 1:
+		buffer, err := l.c.NewBuffer(size)
+		if err != nil {
+			break
+		}
+		t.Cleanup(func() { _ = buffer.Close() })
+		_, _ = buffer.Write(b)
+		return func() (int, error) {
+			n, err := l.c.WriteBuffer(buffer)
+			buffer.Wait()
+			return accepted(n, buffer.Len(), err)
+		}
+	case 2:
+		f := likeAFile{bytes.NewReader(b), l.file}
+		return func() (int, error) {
+			n, err := l.c.ReadFrom(f)
+			return accepted(int(n), f.Len(), err)
+		}
 	}
-	l.buffer.Wait()
-	if _, err := l.buffer.Write(b); err != nil {
-		return 0, err
+	return func() (int, error) {
+		n, err := l.c.Write(b[before:])
+		return accepted(n, size-before-n, err)
 	}
-	n, err := l.c.WriteBuffer(l.buffer)
-	if err != nil {
-		_ = l.buffer.Close()
-		l.buffer = nil
-	}
-	return n, err
 }
 
 // read checks what arrives until an error ends the stream.
@@ -167,6 +184,7 @@ func (l *life) read(r *rand.Rand) {
 		n, err := l.readOneWayOrAnother(b[:1+r.IntN(1<<r.IntN(16))], r)
 		if wrong := l.in.check(b[:n], l.received); wrong != nil {
 			l.reason = wrong
+			_ = l.c.Close() // or the peer would write on
 			return
 		}
 		l.received += n

@@ -40,28 +40,6 @@ func TestNewTakesPowersOfTwoOnly(t *testing.T) {
 	}
 }
 
-func TestReserveSplitsAtTheEndOfTheBufferAndNowhereElse(t *testing.T) {
-	const size = 8
-	for pos := range uint64(2 * size) {
-		for n := range size + 3 {
-			r := at(pos, size)
-			first, second := r.Reserve(n)
-			taken, before := min(n, size), size-int(pos)%size
-			require.Len(t, first, min(taken, before), "at %d for %d", pos, n)
-			require.Len(t, second, taken-min(taken, before), "at %d for %d", pos, n)
-			if len(first) > 0 {
-				require.Same(t, &r.buf[Offset(pos, size)], &first[0])
-			}
-			if len(second) > 0 {
-				require.Same(t, &r.buf[0], &second[0])
-			}
-			// Appending to a part must not reach bytes that are not reserved.
-			require.LessOrEqual(t, cap(first), max(len(first), before))
-			require.Equal(t, len(second), cap(second), "at %d for %d", pos, n)
-		}
-	}
-}
-
 func TestMisusePanics(t *testing.T) {
 	r := at(6, 8)
 	next := byte(0)

@@ -1,8 +1,6 @@
 package link
 
 import (
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -84,85 +82,6 @@ func TestAHolderThatWakesBehindAMove(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A call that has been woken, and waits again, does not count as one that wants the processor of
-// those that poll.
-func TestACallThatWaitsAgainLetsOthersPoll(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // with one processor no call polls
-	synctest.Test(t, func(t *testing.T) {
-		const polls = 1000
-		c, s, _ := connectLink(t, sim.New(sim.Link{Spin: polls}), testConfig, testConfig)
-		read := func() { _, _ = c.Read(make([]byte, 1), unlimited()) }
-		go read()
-		synctest.Wait() // it is parked
-		require.NoError(t, writeAll(s, []byte("x")))
-		synctest.Wait() // it has been woken
-		l := c.link
-		l.mu.Lock()
-		require.Nil(t, l.watch.holder, "the engine has left the watch")
-		require.Equal(t, 1, l.watch.atWork)
-		e := &countingPolls{Endpoint: l.ep}
-		l.ep, l.watch.spins[readCall] = e, spin{}
-		l.mu.Unlock()
-		go read()
-		synctest.Wait()
-		require.GreaterOrEqual(t, e.polls, polls)
-		require.NoError(t, writeAll(s, []byte("x")))
-		require.NoError(t, c.Close(0))
-		require.NoError(t, s.Close(0))
-		time.Sleep(time.Minute)
-	})
-}
-
-// calledBehindArm is an endpoint at which somebody waits for the link's lock when Arm returns, and
-// calls the holder of the watch as soon as the holder lets go of that lock.
-type calledBehindArm struct {
-	fabric.Endpoint
-	link *Link
-	once sync.Once
-}
-
-func (e *calledBehindArm) Arm() error {
-	e.once.Do(func() {
-		go func() {
-			e.link.mu.Lock()
-			defer e.link.mu.Unlock()
-			e.link.callWatcher()
-		}()
-		for range 100 {
-			runtime.Gosched()
-		}
-	})
-	return e.Endpoint.Arm()
-}
-
-// Between its last look and its sleep the holder does not let go of the lock: who calls it finds
-// it asleep, and wakes it.
-func TestAHolderThatIsCalledWhenItFallsAsleepWakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := connectLink(t, sim.New(sim.Link{}), testConfig, testConfig)
-		l := c.link
-		l.mu.Lock()
-		before := l.ep
-		l.ep = &calledBehindArm{Endpoint: before, link: l}
-		l.mu.Unlock()
-		before.Wake() // the engine, which sleeps there, comes round
-		read := make(chan error)
-		go func() {
-			_, err := c.Read(make([]byte, 1), unlimited())
-			read <- err
-		}()
-		synctest.Wait()
-		l.mu.Lock()
-		require.False(t, l.watch.called, "the holder sleeps")
-		l.mu.Unlock()
-		require.NoError(t, writeAll(s, []byte("x")))
-		require.NoError(t, <-read)
-		require.NoError(t, c.Close(0))
-		require.NoError(t, s.Close(0))
-		time.Sleep(time.Minute)
-	})
 }
 
 // The link has gone on over another queue pair while the engine polled.

@@ -62,39 +62,6 @@ func TestALookAtAFloodHasAnEnd(t *testing.T) {
 	}
 }
 
-// burstBeforeArm is an endpoint to which more completes than one look takes, just before
-// the queue is armed. That gives no event.
-type burstBeforeArm struct {
-	flooded
-	left int
-}
-
-func (e *burstBeforeArm) Arm() error {
-	e.left += 2 * maxPolls * maxBatch
-	return nil
-}
-
-func (e *burstBeforeArm) Poll(c []fabric.Completion) (int, error) {
-	n := min(e.left, len(c))
-	e.left -= n
-	for i := range n {
-		c[i] = fabric.Completion{Status: fabric.Flushed} // of a send: nothing more to do
-	}
-	return n, nil
-}
-
-func TestWhatCompletedBeforeArmingIsTakenToTheEnd(t *testing.T) {
-	e := &burstBeforeArm{}
-	l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{}), stage: draining, cause: errLeaving}}
-	l.watch.timer = time.NewTimer(time.Hour)
-	l.qp.posted = 1
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sleep(nil, engineCall, nil) // returns without having slept, for no event will tell of the rest
-	require.NotZero(t, e.left)
-	require.True(t, l.watch.called)
-}
-
 // The peer begins streams one after the other, and nobody reads on from them, so that
 // each of its messages finds the queue left to the timer, until that has been seen.
 func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {

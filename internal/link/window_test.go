@@ -125,18 +125,6 @@ func receivedOn(l *Link) (bytes uint64) {
 	return bytes
 }
 
-// A link with little staging memory has no more under way than that.
-func TestBulkIsBoundByTheStagingMemory(t *testing.T) {
-	for _, size := range []int{4 << 10, minWindow / 4, minWindow, 4 * minWindow} {
-		b := sendWindow{limit: size, most: size}
-		for _, took := range []time.Duration{time.Microsecond, time.Second, time.Second, time.Microsecond, time.Second} {
-			b.adapt(took)
-			require.LessOrEqual(t, b.limit, size)
-			require.GreaterOrEqual(t, b.limit, min(minWindow, size))
-		}
-	}
-}
-
 // What a stream has written waits behind the bulk of others. Then it has an answer,
 // and so is in a conversation, whose messages wait for no bulk.
 func TestAConversationDoesNotOvertakeItself(t *testing.T) {

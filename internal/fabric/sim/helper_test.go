@@ -27,7 +27,6 @@ var (
 var (
 	register = fabrictest.Register
 	post     = fabrictest.Post
-	flushed  = fabrictest.Flushed
 	waiting  = fabrictest.Waiting
 )
 
@@ -44,20 +43,6 @@ func virtual(t *testing.T, l sim.Link, f func(t *testing.T, n *sim.Network)) {
 	synctest.Test(t, func(t *testing.T) { f(t, network(t, l)) })
 }
 
-func listen(t testing.TB, n *sim.Network, backlog int) fabric.Listener {
-	t.Helper()
-	l, err := n.Listen(server, backlog)
-	require.NoError(t, err)
-	return l
-}
-
-func dial(t testing.TB, n *sim.Network) *sim.Endpoint {
-	t.Helper()
-	e, err := n.Dial(ctx, netip.AddrPort{}, server)
-	require.NoError(t, err)
-	return open(t, e, options)
-}
-
 // open makes the queue pair of an endpoint, with all receives posted.
 func open(t testing.TB, e fabric.Endpoint, o fabric.Options) *sim.Endpoint {
 	t.Helper()
@@ -65,19 +50,6 @@ func open(t testing.TB, e fabric.Endpoint, o fabric.Options) *sim.Endpoint {
 	require.NoError(t, err)
 	require.NoError(t, e.PostRecv(l.RecvQueue))
 	return e.(*sim.Endpoint)
-}
-
-// dialing starts Connect, and Confirm if it succeeds.
-func dialing(e fabric.Endpoint) <-chan error {
-	done := make(chan error, 1)
-	go func() {
-		_, err := e.Connect(ctx, nil)
-		if err == nil {
-			err = e.Confirm()
-		}
-		done <- err
-	}()
-	return done
 }
 
 // connect returns both ends of an established connection, which are closed at
@@ -89,11 +61,19 @@ func connect(t testing.TB, n *sim.Network) (client, served *sim.Endpoint) {
 
 func connectWith(t testing.TB, n *sim.Network, o fabric.Options) (client, served *sim.Endpoint) {
 	t.Helper()
-	l := listen(t, n, 1)
+	l, err := n.Listen(server, 1)
+	require.NoError(t, err)
 	e, err := n.Dial(ctx, netip.AddrPort{}, server)
 	require.NoError(t, err)
 	client = open(t, e, o)
-	done := dialing(client)
+	done := make(chan error, 1)
+	go func() {
+		_, err := client.Connect(ctx, nil)
+		if err == nil {
+			err = client.Confirm()
+		}
+		done <- err
+	}()
 	e, err = l.Accept()
 	require.NoError(t, err)
 	served = open(t, e, o)
@@ -133,16 +113,4 @@ func await(t testing.TB, e fabric.Endpoint) []fabric.Completion {
 		}
 		require.NoError(t, e.Wait())
 	}
-}
-
-// split separates the completions of sends from those of receives.
-func split(c []fabric.Completion) (sends, recvs []fabric.Completion) {
-	for _, c := range c {
-		if c.Recv {
-			recvs = append(recvs, c)
-		} else {
-			sends = append(sends, c)
-		}
-	}
-	return sends, recvs
 }
