@@ -264,3 +264,15 @@ func TestALinkThatMovesOftenLivesOn(t *testing.T) {
 		require.NoError(t, exchange(c, s, 1<<20, 1))
 	})
 }
+
+// TestCloseOutlivesTheQueuePairs has the last bytes be lost again with each of them: they are not taken for
+// delivered when the link has gone on.
+func TestCloseOutlivesTheQueuePairs(t *testing.T) {
+	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		losesLonger(n, 1000)
+		require.NoError(t, writeAll(c, make([]byte, 4000)))
+		require.ErrorIs(t, c.Close(20*time.Second), syscall.ETIMEDOUT)
+		require.Positive(t, c.link.Info().Moves)
+		losesLonger(n, 1<<30)
+	})
+}

@@ -2,7 +2,9 @@ package link
 
 import (
 	"errors"
+	"maps"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -36,10 +38,15 @@ type undo struct {
 
 var errFault = errors.New("a fault")
 
-// once reports whether this is the one of which a counter says how far away it is.
-func once(n *atomic.Int64) bool { return n.Load() > 0 && n.Add(-1) == 0 }
+// once fails the one of which a counter says how far away it is.
+func once(n *atomic.Int64) error {
+	if n.Load() > 0 && n.Add(-1) == 0 {
+		return errFault
+	}
+	return nil
+}
 
-// some reports whether this is one of those that a counter counts.
+// some fails those that a counter counts.
 func some(n *atomic.Int64) error {
 	if n.Load() > 0 && n.Add(-1) >= 0 {
 		return errFault
@@ -57,23 +64,15 @@ func (f *faults) hooks() sim.Faults {
 			time.Sleep(f.slowness(n))
 			return some(&f.unregistred)
 		},
-		PostRecv: func(*sim.Endpoint, int) error {
-			if once(&f.unpostable) {
-				return errFault
-			}
-			return nil
-		},
+		PostRecv: func(*sim.Endpoint, int) error { return once(&f.unpostable) },
 		PostSend: func(*sim.Endpoint, []fabric.WorkRequest) error {
 			if f.w.crowded {
 				runtime.Gosched() // others come as far as to the link's lock, as on more processors
 			}
-			if once(&f.unpostable) {
-				return errFault
-			}
-			return nil
+			return once(&f.unpostable)
 		},
 		Send: func(*sim.Endpoint, *fabric.WorkRequest) fabric.Status {
-			if once(&f.fatal) {
+			if once(&f.fatal) != nil {
 				return fabric.RetryExceeded
 			}
 			return fabric.OK
@@ -110,12 +109,9 @@ func (f *faults) mend() {
 		}
 	}
 	f.undos = nil
-	f.fatal.Store(0)
-	f.unpostable.Store(0)
-	f.unopenable.Store(0)
-	f.opening.Store(0)
-	f.unregistred.Store(0)
-	f.lost.Store(0)
+	for _, n := range []*atomic.Int64{&f.fatal, &f.unpostable, &f.unopenable, &f.opening, &f.unregistred, &f.lost} {
+		n.Store(0)
+	}
 	f.storm = 0
 }
 
@@ -220,15 +216,10 @@ func (w *world) fault() string {
 func (w *world) anyLink() *Link {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var first *linkPair
-	for _, pair := range w.pairs {
-		if first == nil || pair.number < first.number {
-			first = pair
-		}
-	}
-	if first == nil {
+	if len(w.pairs) == 0 {
 		return nil
 	}
+	first := w.pairs[slices.Min(slices.Collect(maps.Keys(w.pairs)))]
 	first.excused = true
 	for _, l := range first.ends {
 		if l != nil {

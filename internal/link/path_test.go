@@ -171,7 +171,8 @@ func TestADialThatIsUnderWayWaitsForTheLinksPath(t *testing.T) {
 		n.Cut(false)
 		server := b.accept()
 		client := <-opened
-		require.NoError(t, exchange(client, server, 1<<20, 1))
+		require.NoError(t, exchange(server, client, 1<<20, 1))
+		require.EqualValues(t, 1, c.link.Info().Moves, "OPEN was sent again with the key of this queue pair")
 		endAll(t, n, c, s, client, server)
 	})
 }

@@ -4,6 +4,7 @@ package main
 // asked for: SOFTROCE_TEST_GUESTS=1 go -C tools/softroce test
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/rand"
 	"errors"
@@ -13,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -96,18 +96,6 @@ func (r *toolRun) status(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return r.ProcessState.ExitCode()
-}
-
-// firstWrite passes on what is written to it, and tells when that begins.
-type firstWrite struct {
-	w    io.Writer
-	once sync.Once
-	seen chan struct{}
-}
-
-func (f *firstWrite) Write(p []byte) (int, error) {
-	f.once.Do(func() { close(f.seen) })
-	return f.w.Write(p)
 }
 
 // hang is so long that only a hang takes longer, on a busy machine, too.
@@ -268,22 +256,23 @@ func TestKilledToolLeavesNoQEMU(t *testing.T) {
 
 func TestSignalIsPassedOnToTheGuest(t *testing.T) {
 	r := newRun(t, "--", "sh", "-c", "trap 'echo got HUP; exit 3' HUP; echo ready; while :; do sleep 0.1; done")
-	stdout := &firstWrite{w: &r.stdout, seen: make(chan struct{})}
-	r.Stdout = stdout
+	r.Stdout = nil
+	pipe, err := r.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-stdout.seen:
-	case <-time.After(hang):
-		t.Error("the command does not start")
-	}
+	out := bufio.NewReader(pipe)
+	ready, _ := out.ReadString('\n')
 	r.Process.Signal(unix.SIGHUP)
+	rest, _ := io.ReadAll(out)
 	r.Wait()
 	if got, want := r.ProcessState.ExitCode(), exitSignal+int(unix.SIGHUP); got != want {
 		t.Errorf("exit status %d, want %d", got, want)
 	}
-	if got := r.stdout.String(); got != "ready\ngot HUP\n" {
+	if got := ready + string(rest); got != "ready\ngot HUP\n" {
 		t.Errorf("stdout %q", got)
 	}
 }
