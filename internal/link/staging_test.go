@@ -28,7 +28,7 @@ func closeAtOnce(streams ...[]*Stream) {
 func TestStagingMemoryIsForWhoeverWaits(t *testing.T) {
 	cfg := testConfig
 	cfg.SendBuffer, cfg.SendQueue = 4<<10, minSendQueue
-	for seed := range uint64(seeds(100)) {
+	for seed := range uint64(times(100)) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		onLink(t, sim.Link{Latency: 20 * time.Microsecond}, cfg, testConfig, 8, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 			for _, s := range servers {
