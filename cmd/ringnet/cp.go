@@ -220,12 +220,9 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 
 // sentFile describes a file that was sent.
 type sentFile struct {
-	Name        string  `json:"name"`
-	Bytes       int64   `json:"bytes"`
-	ResumedFrom int64   `json:"resumed_from"` // where the last connection began
-	Seconds     float64 `json:"seconds"`
-	Network     string  `json:"network"` // that carried the last connection
-	SHA256      string  `json:"sha256"`
+	transfer.File
+	Seconds float64 `json:"seconds"`
+	Network string  `json:"network"` // that carried the last connection
 }
 
 // send sends a file.
@@ -276,7 +273,7 @@ func (c *cpCommand) untilDone(ctx context.Context, s *streams, path string, addr
 		file, network, err := attempt(ctx, address, move)
 		if err == nil {
 			p.End()
-			return s.sent(sentFile{file.Name, file.Size, file.From, time.Since(began).Seconds(), network, file.SHA256})
+			return s.sent(sentFile{file, time.Since(began).Seconds(), network})
 		}
 		if p.done > most {
 			lost, most = time.Now(), p.done
@@ -318,7 +315,7 @@ func (s *streams) sent(f sentFile) error {
 		return writeJSON(s.out, f)
 	}
 	_, err := fmt.Fprintf(s.out, "%s  %s\n%s over %s in %.1f s, %s/s\n", f.SHA256, endpoint.Printable(f.Name),
-		humanize.IBytes(uint64(f.Bytes)), f.Network, f.Seconds, humanize.IBytes(uint64(float64(f.Bytes-f.ResumedFrom)/f.Seconds)))
+		humanize.IBytes(uint64(f.Size)), f.Network, f.Seconds, humanize.IBytes(uint64(float64(f.Size-f.From)/f.Seconds)))
 	return err
 }
 

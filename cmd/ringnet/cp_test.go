@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/transfer"
 )
 
 // cpServing starts ringnet cp --serve and returns its address, too.
@@ -97,9 +99,10 @@ func TestCpGoesOnWhereAConnectionBroke(t *testing.T) {
 	var sent sentFile
 	require.NoError(t, json.Unmarshal(out, &sent))
 	require.EqualValues(t, 2, connections.Load())
-	require.InDelta(t, 2<<20, sent.ResumedFrom, 1<<20)
+	require.InDelta(t, 2<<20, sent.From, 1<<20)
 	sum := fmt.Sprintf("%x", sha256.Sum256(content))
-	require.Equal(t, sentFile{"file", 4 << 20, sent.ResumedFrom, sent.Seconds, "tcp", sum}, sent)
+	require.Equal(t, sentFile{transfer.File{Name: "file", Size: 4 << 20, From: sent.From, SHA256: sum}, sent.Seconds, "tcp"}, sent)
+	require.Contains(t, string(out), `"resumed_from": `)
 	require.Equal(t, sum, server.logged("received", 0)["sha256"])
 	got, err := os.ReadFile(filepath.Join(into, "file"))
 	require.NoError(t, err)

@@ -47,11 +47,11 @@ type message struct {
 
 // File is a file that has moved.
 type File struct {
-	Name   string
-	Size   int64
-	From   int64  // how many bytes the receiver had from an earlier connection
-	SHA256 string // of the whole file, at both ends
-	Sent   bool   // from here
+	Name   string `json:"name"`
+	Size   int64  `json:"bytes"`
+	From   int64  `json:"resumed_from"` // how many bytes the receiver had from an earlier connection
+	SHA256 string `json:"sha256"`       // of the whole file, at both ends
+	Sent   bool   `json:"-"`            // from here
 }
 
 // RefusedError says why the receiver, or Send, refuses a file. To try again does not help.
