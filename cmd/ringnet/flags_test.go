@@ -21,7 +21,7 @@ func parsed(t *testing.T, args ...string) (c command) {
 }
 
 func TestAPlainNumberIsSeconds(t *testing.T) {
-	for given, want := range map[string]time.Duration{"2": 2 * time.Second, "0.5": time.Second / 2, "2m": 2 * time.Minute, "1m30s": 90 * time.Second} {
+	for given, want := range map[string]time.Duration{"0": 0, "2": 2 * time.Second, "0.5": time.Second / 2, "2m": 2 * time.Minute, "1m30s": 90 * time.Second} {
 		require.Equal(t, want, parsed(t, "perf", "a:1", "-t", given).Perf.Time)
 		require.Equal(t, want, parsed(t, "ss", "--watch", given).Ss.Watch)
 		f, err := parseForwarding([]string{"--listen=tcp://:1", "--to=tcp://:2", "--dial-timeout", given})

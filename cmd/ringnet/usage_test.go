@@ -92,7 +92,7 @@ var wrong = []struct{ args, file, says string }{
 	{"proxy --file FILE", "# nothing\n", "has no forwardings"},
 	{"proxy --file FILE", "\n--listen auto://:1 --too tcp://:2", ":2: unknown flag --too"},
 	{"proxy --file FILE", "--listen auto://:1 --to tcp://:2\n--listen auto://:1 --to tcp://:3", ":2: another line listens at auto://:1"},
-	{"proxy --file FILE", "--listen auto://:0 --to tcp://:2\n--listen auto://:0 --to tcp://:2 --idle 1h", ":2: another line forwards from auto://:0 to tcp://:2"},
+	{"proxy --metrics nowhere:0 --file FILE", "--listen auto://:0 --to tcp://:2\n--listen auto://:0 --to tcp://:2 --idle 1h", ":2: another line forwards from auto://:0 to tcp://:2"},
 	{"proxy --file FILE", "--listen auto://:1 --to\x1b[2J tcp://:2", "--to\ufffd[2J"},
 	{"proxy --file FILE", "--listen auto://:1", ":1: missing flag --to=URL"},
 	{"proxy --file /dev/zero", "", "/dev/zero: not a regular file"},
