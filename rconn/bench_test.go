@@ -17,16 +17,19 @@ import (
 // benchEachFabric runs a benchmark over every fabric that this machine has. Over sim,
 // which has no device and no kernel, most is the library's own share.
 func benchEachFabric(b *testing.B, run func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn))) {
-	simVenue := func(testing.TB) venue { return venue{Fabric: sim.New(sim.Link{}), addr: simAddr} }
-	for _, over := range []struct {
-		name  string
-		venue func(testing.TB) venue
-	}{{"sim", simVenue}, {"shm", shmVenue}, {"verbs", verbsVenue}} {
-		b.Run(over.name, func(b *testing.B) {
-			v := over.venue(b)
+	for name, over := range realTime {
+		b.Run(name, func(b *testing.B) {
+			v := over(b)
 			run(b, func(b *testing.B) (client, server *rconn.Conn) { return v.connect(b, nil, nil) })
 		})
 	}
+}
+
+// realTime is the fabrics, in real time.
+var realTime = map[string]func(testing.TB) venue{
+	"sim":   func(testing.TB) venue { return venue{Fabric: sim.New(sim.Link{}), addr: simAddr} },
+	"shm":   shmVenue,
+	"verbs": verbsVenue,
 }
 
 // BenchmarkCopyFile is io.Copy of a file of 1 MiB that is in memory: read

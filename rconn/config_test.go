@@ -131,20 +131,21 @@ func TestDeviceThatGrantsTooLittleIsAnError(t *testing.T) {
 }
 
 func TestSmallMessagesBackAndForthAllocateNothing(t *testing.T) {
-	t.Run("sim", func(t *testing.T) {
-		for _, size := range []int{1, 200, 4000} {
-			v := venue{Fabric: sim.New(sim.Link{}), addr: simAddr}
-			c, s := v.connect(t, nil, nil)
-			b := make([]byte, size)
-			oneWay := func(from, to *rconn.Conn) {
-				if _, err := from.Write(b); err != nil {
-					t.Fatal(err)
+	for name, over := range realTime {
+		t.Run(name, func(t *testing.T) {
+			c, s := over(t).connect(t, nil, nil)
+			for _, size := range []int{1, 200, 4000} {
+				b := make([]byte, size)
+				oneWay := func(from, to *rconn.Conn) {
+					if _, err := from.Write(b); err != nil {
+						t.Error(err)
+					}
+					if _, err := io.ReadFull(to, b); err != nil {
+						t.Error(err)
+					}
 				}
-				if _, err := io.ReadFull(to, b); err != nil {
-					t.Fatal(err)
-				}
+				require.Zero(t, testing.AllocsPerRun(1000, func() { oneWay(c, s); oneWay(s, c) }), "%d bytes", size)
 			}
-			require.Zero(t, testing.AllocsPerRun(1000, func() { oneWay(c, s); oneWay(s, c) }), "%d bytes", size)
-		}
-	})
+		})
+	}
 }
