@@ -54,49 +54,6 @@ func testArm(t *testing.T, pair Pair) {
 	require.NoError(t, woken(t, done))
 }
 
-// Each end answers the other's messages, and sleeps whenever there is none.
-func testSleep(t *testing.T, pair Pair) {
-	a, b := pair(t)
-	const messages = 2000
-	run := func(e fabric.Endpoint, begins bool) error {
-		c := make([]fabric.Completion, 4)
-		say := func() error { return e.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Signaled: true}}) }
-		if begins {
-			if err := say(); err != nil {
-				return err
-			}
-		}
-		for heard := 0; heard < messages; {
-			if err := e.Arm(); err != nil {
-				return err
-			}
-			n, err := e.Poll(c)
-			if err == nil && n == 0 {
-				err = e.Wait()
-			}
-			for _, c := range c[:n] {
-				if c.Recv && err == nil {
-					heard++
-					err = e.PostRecv(1)
-					if err == nil && !(begins && heard == messages) {
-						err = say()
-					}
-				}
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	both := make(chan error, 2)
-	go func() { both <- run(a, true) }()
-	go func() { both <- run(b, false) }()
-	for range 2 {
-		require.NoError(t, woken(t, both))
-	}
-}
-
 func testWake(t *testing.T, pair Pair) {
 	a, _ := pair(t)
 	const n = 2000
