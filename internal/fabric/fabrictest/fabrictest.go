@@ -42,7 +42,6 @@ func Test(t *testing.T, pair Pair) {
 	t.Run("MemoryOutlivesItsEndpoint", func(t *testing.T) { testMover(t, pair) })
 	t.Run("DisconnectFlushesEverything", func(t *testing.T) { testDisconnect(t, pair) })
 	t.Run("WaitIsForTheArmedEvent", func(t *testing.T) { testArm(t, pair) })
-	t.Run("WakeIsNeverLost", func(t *testing.T) { testWake(t, pair) })
 	t.Run("WakeAfterClose", func(t *testing.T) { testWakeAfterClose(t, pair) })
 }
 

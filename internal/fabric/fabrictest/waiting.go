@@ -2,13 +2,10 @@ package fabrictest
 
 import (
 	"testing"
-	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // How completions are waited for.
@@ -52,36 +49,6 @@ func testArm(t *testing.T, pair Pair) {
 	Asleep(t, done, "there is one event however often it was armed")
 	send()
 	require.NoError(t, woken(t, done))
-}
-
-func testWake(t *testing.T, pair Pair) {
-	a, _ := pair(t)
-	const n = 2000
-	changes := make(chan int, n)
-	go func() {
-		for i := range n {
-			changes <- i
-			a.Wake()
-		}
-	}()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for seen := 0; seen < n; {
-			if !assert.NoError(t, a.Wait()) {
-				return
-			}
-			for len(changes) > 0 {
-				<-changes
-				seen++
-			}
-		}
-	}()
-	select {
-	case <-done:
-	case <-time.After(hang.After):
-		require.FailNow(t, "Wait sleeps on")
-	}
 }
 
 func testWakeAfterClose(t *testing.T, pair Pair) {
