@@ -114,3 +114,14 @@ func await(t testing.TB, e fabric.Endpoint) []fabric.Completion {
 		require.NoError(t, e.Wait())
 	}
 }
+
+func split(c []fabric.Completion) (sends, recvs []fabric.Completion) {
+	for _, c := range c {
+		if c.Recv {
+			recvs = append(recvs, c)
+		} else {
+			sends = append(sends, c)
+		}
+	}
+	return sends, recvs
+}

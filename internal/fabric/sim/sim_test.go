@@ -103,3 +103,20 @@ func TestConnectionsShareTheBandwidthOfADirection(t *testing.T) {
 		assert.Equal(t, 140*time.Millisecond, time.Since(start), "the other direction is free")
 	})
 }
+
+func TestWhatHasLeftArrivesThoughTheSenderIsGone(t *testing.T) {
+	virtual(t, sim.Link{Latency: time.Millisecond, Bandwidth: 1000}, func(t *testing.T, n *sim.Network) {
+		a, b := connect(t, n)
+		m := register(t, a, 100, fabric.LocalWrite)
+		copy(m.Bytes(), "abcdefghij")
+		wr := fabric.WorkRequest{Op: fabric.Send, Data: m.Bytes()[:10], Memory: m}
+		post(t, a, wr, wr) // 10 ms each on the link
+		time.Sleep(15 * time.Millisecond)
+		require.NoError(t, a.Disconnect())
+		clear(m.Bytes())
+		time.Sleep(time.Second)
+		_, recvs := split(poll(t, b))
+		require.Len(t, recvs, 1)
+		assert.Equal(t, "abcdefghij", string(recvs[0].Data))
+	})
+}
