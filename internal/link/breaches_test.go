@@ -138,10 +138,6 @@ var anyPeersBreaches = map[string]violation{
 	"OPEN of a number out of range":  {"OPEN for stream 65536", func(p *rawPeer) { p.control(p.open(wire.MaxStreams)) }},
 	"OPEN with no ring":              {"OPEN with a ring of 0 bytes", func(p *rawPeer) { p.control(record(credit.OpenRecord, 1)) }},
 	"ACCEPT for no stream":           {"ACCEPT: there is no stream 3", func(p *rawPeer) { p.control(p.accept(3)) }},
-	"REFUSE for no stream":           {"REFUSE: there is no stream 3", func(p *rawPeer) { p.control(p.refuse(3)) }},
-	"RING for no stream":             {"RING: there is no stream 3", func(p *rawPeer) { p.control(p.offer(3, wire.MinRing)) }},
-	"CREDIT for no stream":           {"CREDIT: there is no stream 3", func(p *rawPeer) { p.control(record(credit.CreditRecord, 3)) }},
-	"FINACK for no stream":           {"FINACK: there is no stream 3", func(p *rawPeer) { p.control(record(credit.FinAckRecord, 3)) }},
 	"a disconnect behind the breach": {"there is no stream 1", func(p *rawPeer) {
 		own := endpointOf(p.s.link)
 		own.HoldReceives(true) // the link sees the disconnect before what has arrived

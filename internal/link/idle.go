@@ -35,7 +35,7 @@ type leaving struct {
 }
 
 // begun reports whether no stream may begin any more.
-func (g *leaving) begun() bool { return g.goAway != goAwayUnsaid || g.received }
+func (g *leaving) begun() bool { return g.goAway != goAwayUnsaid }
 
 // sayGoAway makes a GOAWAY due, unless it has been sent.
 func (g *leaving) sayGoAway() {

@@ -25,22 +25,6 @@ func TestABI(t *testing.T) {
 	compile(t, signatureCheck(t))
 }
 
-// TestABICheckFindsMistakes: the comparison is no tautology.
-func TestABICheckFindsMistakes(t *testing.T) {
-	requireHeaders(t)
-	layout, signatures := layoutCheck(t), signatureCheck(t)
-	for _, wrong := range []struct{ source, old, new string }{
-		{layout, "sizeof(struct rn_ibv_wc) == sizeof(struct ibv_wc)", "sizeof(struct rn_ibv_wc) == sizeof(struct ibv_sge)"},
-		{layout, "offsetof(struct ibv_context, ops.poll_cq)", "offsetof(struct ibv_context, ops.post_recv)"},
-		{layout, "RN_IBV_WC_RECV_RDMA_WITH_IMM == ", "1 + RN_IBV_WC_RECV_RDMA_WITH_IMM == "},
-		{signatures, "(struct ibv_pd *, void *, size_t, int)", "(struct ibv_pd *, void *, int, int)"},
-	} {
-		require.Contains(t, wrong.source, wrong.old)
-		_, err := tryCompile(t, strings.Replace(wrong.source, wrong.old, wrong.new, 1))
-		require.Error(t, err, wrong.new)
-	}
-}
-
 func requireHeaders(t *testing.T) {
 	t.Helper()
 	out, err := tryCompile(t, "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n")
