@@ -66,8 +66,20 @@ func (r *recorder) has(condition func() bool) func() bool {
 
 func TestTraceTellsOfAConnectionAtBothEnds(t *testing.T) {
 	overEachLeg(t, func(t *testing.T, h host, carrier string) {
-		var dialer, listener recorder
-		l := listenOn(t, h, ListenConfig{Trace: listener.trace()})
+		var l net.Listener
+		look := func() { // all of which a Trace may call
+			Totals()
+			Links()
+			Memory()
+			switch l := l.(type) {
+			case *Listener:
+				l.Stats()
+			case *AutoListener:
+				l.Stats()
+			}
+		}
+		dialer, listener := recorder{look: look}, recorder{look: look}
+		l = listenOn(t, h, ListenConfig{Trace: listener.trace()})
 		d := &Dialer{Trace: dialer.trace()}
 		client, server := connect(t, h, l, d)
 		ask(t, client, server, 1000)
@@ -256,27 +268,5 @@ func TestTraceTellsWhyCloseHasFailed(t *testing.T) {
 		require.Equal(t, err, r.closes[0].Err)
 		hang.Unless(t, r.has(func() bool { return len(r.causes) == 1 }))
 		require.ErrorIs(t, r.causes[0], syscall.ETIMEDOUT)
-	})
-}
-
-func TestTraceMayCallTotalsLinksMemoryAndStats(t *testing.T) {
-	overEachLeg(t, func(t *testing.T, h host, carrier string) {
-		var l net.Listener
-		r := recorder{look: func() {
-			Totals()
-			Links()
-			Memory()
-			switch l := l.(type) {
-			case *Listener:
-				l.Stats()
-			case *AutoListener:
-				l.Stats()
-			}
-		}}
-		l = listenOn(t, h, ListenConfig{Trace: r.trace()})
-		client, server := connect(t, h, l, &Dialer{Trace: r.trace()})
-		require.NoError(t, client.Close())
-		require.NoError(t, server.Close())
-		require.NoError(t, l.Close())
 	})
 }

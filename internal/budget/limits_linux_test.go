@@ -10,13 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLimitsOfThisSystemMakeSense(t *testing.T) {
-	l := systemLimits()
-	require.Positive(t, l.Registered)
-	require.Less(t, l.Registered, Unlimited)
-	require.GreaterOrEqual(t, l.Locked, 0)
-}
-
 func TestLimitOfTheControlGroup(t *testing.T) {
 	for name, test := range map[string]struct {
 		groups string
