@@ -148,6 +148,23 @@ func TestALinkGoesOnWithinFiveSecondsThoughNothingReportsThatACableIsOut(t *test
 	}
 }
 
+// A request that waits may be accepted yet. One that this side makes meanwhile must not pass for
+// one that it has made afterwards: then the peer would give up the queue pair of its own.
+func TestARequestThatWaitsIsNotTaken(t *testing.T) {
+	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		l := s.link
+		ep, err := l.dial(t.Context(), route{remote: l.path.peers[0]})
+		require.NoError(t, err)
+		defer ep.Close()
+		l.mu.Lock()
+		l.path.arrival, l.path.requests.taken = &arrival{ep, wire.Resumption{Attempt: 7}}, 7
+		l.mu.Unlock()
+		require.EqualValues(t, 6, l.nextRequest(false).Taken)
+		require.NotNil(t, l.nextArrival())
+		require.EqualValues(t, 7, l.nextRequest(false).Taken)
+	})
+}
+
 // TestALinkIsMovedByItsPeerAlone makes requests as whoever has seen the number of the
 // link on the wire could, and repeats those of its peer.
 func TestALinkIsMovedByItsPeerAlone(t *testing.T) {

@@ -44,7 +44,11 @@ func (l *Link) nextRequest(spared bool) wire.Resumption {
 	}
 	n := &l.path.requests
 	n.made++
-	return wire.Resumption{Kind: wire.ResumeRequest, Passive: !l.active, Link: l.path.own.Link, Attempt: n.made, Taken: n.taken}
+	taken := n.taken
+	if a := l.path.arrival; a != nil {
+		taken = a.request.Attempt - 1 // this side may accept that one yet, and gives this one up then
+	}
+	return wire.Resumption{Kind: wire.ResumeRequest, Passive: !l.active, Link: l.path.own.Link, Attempt: n.made, Taken: taken}
 }
 
 // sealTo is the seal of what this side sends to the peer in the handshake of an endpoint.

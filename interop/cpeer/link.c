@@ -881,7 +881,8 @@ static void connect_pair(struct pair *p)
 		uint8_t from[16], to[16];
 		mapped(from, rdma_get_local_addr(p->id));
 		mapped(to, rdma_get_peer_addr(p->id));
-		p->resumption = (struct resumption){l->active ? REQUEST_OF_ACTIVE : REQUEST_OF_PASSIVE, l->number, ++l->made, l->taken};
+		p->resumption = (struct resumption){l->active ? REQUEST_OF_ACTIVE : REQUEST_OF_PASSIVE, l->number, ++l->made,
+			l->arrival != NULL ? l->arrival->resumption.attempt - 1 : l->taken};
 		put_resumption(private, p->resumption, l->secret, from, to);
 	}
 	put_mailbox(p, private + REQ_MAILBOX);
