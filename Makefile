@@ -174,7 +174,7 @@ programs:
 # machine is too slow to show. What it cannot run is left out by name: see CARD_LACKS.
 #
 # It has no files in /sys (of metrics TestDevicesOverRDMA; TestInfoOverRDMA), no limit of locked memory
-# (TestTooLittleLockedMemory, TestLockedMemoryIsUsedUp, TestLinksPinWhatTheyHaveRegistered), no
+# (TestLockedMemoryIsUsedUp, TestLinksPinWhatTheyHaveRegistered), no
 # second device (TestDatagramsDeviceRemoved; TestPortDown and TestDeviceRemoved take
 # the only one away, and run by themselves), and all addresses of this host are
 # its own, so none has no device (TestAddressWithoutRDMA,
@@ -184,7 +184,7 @@ programs:
 # devices of the kernel (TestNoLibrary, TestNoPermission, TestUnprivilegedUser,
 # TestDoctorOverRDMA, TestContainersOverRDMA). Tests of several hosts skip themselves. Over InfiniBand
 # ringnet has no datagrams (Packet, Datagram, Group).
-CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestTooLittleLockedMemory|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestConnectionsBeginInMemoryThatIsSwappedOut|^TestNoLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
+CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestConnectionsBeginInMemoryThatIsSwappedOut|^TestNoLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
 INFINIBAND_LACKS = Packet|Datagram|Group
 test-card: $(CARD) bin/cpeer
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'

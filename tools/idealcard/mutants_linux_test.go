@@ -68,7 +68,7 @@ var mutants = []struct {
 	{
 		"a datagram does not wait for room in the send queue", "internal/fabric/verbs/datagramsend.go",
 		"q.posted-q.done > uint64(limit); polls++", "polls == 0; polls++",
-		row{verbs, "", "TestDatagramsWaitForRoomInTheSendQueue$", 1, []string{"-latency", "1ms"}},
+		row{verbs, "", "TestDatagramsRecvQueue$", 1, []string{"-latency", "1ms"}},
 	},
 }
 
