@@ -118,7 +118,7 @@ apidiff:
 
 # Tags VERSION=v0.1.0 of what is committed, when everything has passed, and pushes nothing.
 release:
-	cd tools/release && $(GO) build -o ../../bin/ .
+	cd tools/release && $(TEST) ./... && $(GO) build -o ../../bin/ .
 	bin/release -check $(VERSION)
 	$(MAKE) check vuln apidiff
 	rm -rf bin/clone && git clone --quiet . bin/clone && $(MAKE) -C bin/clone test
@@ -163,7 +163,6 @@ programs:
 	cd metrics && $(TEST) -race -count=1 ./...
 	cd grpcnet && $(TEST) -count=1 ./... # soak has the race detector for it, and for interop
 	cd tools/softroce && $(TEST) -race -count=1 ./...
-	cd tools/release && $(TEST) -count=1 ./...
 	cd tools/idealcard && $(TEST) -count=1 -skip '^TestManners$$' ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -count=1 ./...
 	cd examples && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -count=1 ./...
@@ -253,6 +252,7 @@ test-manners:
 # Everything as often as it should be repeated once in a while.
 soak: export RINGNET_SOAK = 1
 soak: rdma-suites
+	cd tools/release && $(TEST) -count=1 ./... # which compiles the command for each system
 	GO=$(GO) tools/fuzz.sh 1m
 	$(GO) test -count=1 -timeout 60m ./credit ./rconn ./internal/fabric/...
 	cd tools/idealcard && $(GO) test -count=10 -timeout 60m -run '^TestManners$$' .
