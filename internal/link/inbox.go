@@ -17,10 +17,11 @@ type inbox struct {
 	drained piece
 	offered piece // told of by RING and not written to yet, or about to be
 
-	lastFilled time.Time // when the peer has used all of its room last
+	timesFilled int       // by the peer, in a row, each within fillsWithin of the last
+	lastFilled  time.Time // when it was filled last
 
-	credits int       // that were sent since counted
-	counted time.Time // when the first of creditsToGrow was sent
+	creditsInARow int       // that were sent, each within creditsWithin of the last
+	lastCredit    time.Time // when one was sent last
 
 	want    int  // bytes that the Peek under way waits for; 0: there is none
 	taking  bool // a Read copies out of the ring, most likely without mu
@@ -110,29 +111,47 @@ const eagerRing = 256 << 10
 // reason: with eagerRing, 16, 64 and 256 streams of 1 KiB messages were 0.7 to 0.8 times as fast.
 const sharedRing = 64 << 10
 
+// A ring that is filled fillsToGrow times, each within fillsWithin of the last, is made
+// growth times as large. The peer gets room by the quarter, so by then the ring has been
+// read once at least, at a rate of its size in fillsToGrow times fillsWithin or more: 640
+// KB/s for the smallest that this makes larger. (An emulated device moves 40 MB/s, and is
+// busy with other work at times.)
+const (
+	growth      = 4
+	fillsToGrow = 4
+	fillsWithin = 100 * time.Millisecond
+)
+
+// fill counts that the peer has used all of its room.
+func (b *inbox) fill() {
+	now := time.Now()
+	if now.Sub(b.lastFilled) > fillsWithin {
+		b.timesFilled = 0
+	}
+	b.timesFilled++
+	b.lastFilled = now
+}
+
 // filled handles that the peer has used all of its room: a small ring grows. Called with mu
 // held.
 func (s *Stream) filled() {
-	s.inbox.lastFilled = time.Now()
+	s.inbox.fill()
 	if s.inbox.held.size < eagerRing {
 		s.grow(eagerRing)
 	}
 }
 
-// A ring for which creditsToGrow CREDITs are sent within creditsWithin is made larger: growth
-// times as large, if that is more than eagerRing. A larger one needs fewer CREDITs: a ping-pong
-// whose messages are a quarter of the ring sends one for each, and makes 0.7 times the round
-// trips. By then the ring has been read four times, with 16 KiB at a rate of 400 KB/s at least,
-// and with eagerRing of 6 MB/s. (An emulated device moves 40 MB/s, and is busy with other work at
-// times.)
+// A ring for which creditsToGrow CREDITs are sent in a row, each within creditsWithin of
+// the last, is made larger: a larger one needs fewer. A ping-pong whose messages are a
+// quarter of the ring sends one for each, and makes 0.7 times the round trips. With 16
+// KiB that is a rate of 400 KB/s at least.
 const (
-	growth        = 4
 	creditsToGrow = 16
-	creditsWithin = 160 * time.Millisecond
+	creditsWithin = 10 * time.Millisecond
 )
 
-// credited counts a CREDIT that is sent: after many in a short time the ring grows. Called with
-// mu held.
+// credited counts a CREDIT that is sent: after many in a row the ring grows. Called with mu
+// held.
 func (s *Stream) credited() {
 	b := &s.inbox
 	size := max(eagerRing, growth*b.held.size)
@@ -143,10 +162,11 @@ func (s *Stream) credited() {
 		return
 	}
 	now := time.Now()
-	if now.Sub(b.counted) > creditsWithin {
-		b.credits, b.counted = 0, now
+	if now.Sub(b.lastCredit) > creditsWithin {
+		b.creditsInARow = 0
 	}
-	if b.credits++; b.credits >= creditsToGrow {
+	b.lastCredit = now
+	if b.creditsInARow++; b.creditsInARow >= creditsToGrow {
 		s.grow(size)
 	}
 }
@@ -178,7 +198,7 @@ func (s *Stream) tryToGrow(size int, err error) *lack {
 	s.inbox.growing = false
 	switch {
 	case err != nil:
-		s.inbox.credits = 0 // the ring stays as it is for now
+		s.inbox.timesFilled, s.inbox.creditsInARow = 0, 0 // the ring stays as it is for now
 	case p.size > 0:
 		s.offerRing(p)
 		s.changed()
@@ -210,7 +230,7 @@ func (s *Stream) shrink() int {
 
 // offerRing offers the peer another ring. Called with mu held.
 func (s *Stream) offerRing(p piece) {
-	s.inbox.credits = 0
+	s.inbox.timesFilled, s.inbox.creditsInARow = 0, 0
 	s.inbox.offered = p
 	s.ledger.Offer(p.size)
 }

@@ -192,7 +192,7 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 						time.Sleep(pause)
 					}
 				}
-				talk(3*creditsToGrow, 2*creditsWithin/creditsToGrow)
+				talk(3*creditsToGrow, 2*creditsWithin)
 				require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
 				talk(3*creditsToGrow, 0)
 				synctest.Wait() // for the memory

@@ -93,6 +93,9 @@ func (s *Stream) arrived(n int) (first, second []byte, err error) {
 func (s *Stream) taken(n int) {
 	s.inbox.taking = false
 	s.ledger.Consume(s.inbox.release(n))
+	if s.inbox.timesFilled >= fillsToGrow && !s.link.sharesMemory() {
+		s.grow(growth * s.inbox.held.size)
+	}
 	if s.changed(); s.inRecordLine {
 		s.link.trySend()
 	}
