@@ -347,6 +347,19 @@ func answer(c net.Conn, addrs []string) {
 	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
 }
 
+func TestErrorsWithoutRDMASayWhatToDo(t *testing.T) {
+	if os.Getenv("SOFTROCE_ADDR") != "" {
+		t.Skip("there is an RDMA device")
+	}
+	_, dialed := Dial("rdma", "127.0.0.1:1")
+	_, listened := Listen("rdma", "127.0.0.1:0")
+	for _, err := range []error{dialed, listened} {
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+		require.IsType(t, &net.OpError{}, err)
+		require.ErrorContains(t, err, "RDMA")
+	}
+}
+
 // requireOpError requires package net's error for the operation, around the given cause.
 func requireOpError(t *testing.T, err error, op, network, addr string, cause error) {
 	t.Helper()

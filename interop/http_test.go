@@ -3,6 +3,7 @@ package interop
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -152,4 +153,36 @@ func sum(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, _ = fmt.Fprintf(c, "%x", h.Sum(nil))
+}
+
+func TestHTTPServerLearnsThatTheClientHasGivenUp(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		gone, seen := make(chan error, 1), make(chan struct{})
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/wait" {
+				return
+			}
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			gone <- r.Context().Err()
+			// crypto/tls sends close_notify before it closes: the end of this response
+			// could arrive before the client's own close.
+			<-seen
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/wait", nil)
+		require.NoError(t, err)
+		resp, err := s.client.Do(req)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		cancel()
+		_, err = io.ReadAll(resp.Body)
+		close(seen)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, receive(t, gone), context.Canceled)
+		resp, err = s.client.Get(s.url)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+	})
 }

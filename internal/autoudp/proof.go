@@ -57,9 +57,9 @@ func (n nonce) sum(of ...[]byte) (s [sha256.Size]byte) {
 	return s
 }
 
-// says is what B says in the end, that it has "accepted", and what an answer begins with the first half
-// of, "answered". That it names the carrier keeps a third process from passing on by one what it gets by
-// another.
+// says is what B says by UDP: that it has "answered", of which an answer begins with the first half, and
+// in the end that it has "accepted". The name of the carrier keeps a third process from passing on by one
+// carrier what it gets by another.
 func (n nonce) says(what string, c *carrier) []byte {
 	s := n.sum([]byte("ringnet: " + what + ", " + c.name))
 	return s[:]
@@ -72,7 +72,7 @@ type proof struct {
 	nonce     nonce
 	sums      []nonce       // of the datagrams sent by UDP since the last question
 	confirmed bool          // B has answered since then, and been told the token
-	ended     time.Time     // if not zero; what comes late is still known by the proof, and dropped
+	ended     time.Time     // zero: not yet; what comes later is dropped
 	accepted  chan struct{} // closed when B takes the carrier's datagrams
 }
 

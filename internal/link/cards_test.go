@@ -157,7 +157,7 @@ func TestARequestThatWaitsIsNotTaken(t *testing.T) {
 		require.NoError(t, err)
 		defer ep.Close()
 		l.mu.Lock()
-		l.path.arrival, l.path.requests.taken = &arrival{ep, wire.Resumption{Attempt: 7}}, 7
+		l.path.arrival, l.path.arrived = &arrival{ep, wire.Resumption{Attempt: 7}}, 7
 		l.mu.Unlock()
 		require.EqualValues(t, 6, l.nextRequest(false).Taken)
 		require.NotNil(t, l.nextArrival())

@@ -550,7 +550,7 @@ func (w *world) gaveWay(l *Link) {
 	if pair == nil {
 		return
 	}
-	if peer := pair.gaveWay; own.made == peer.taken && own.taken == peer.made {
+	if peer := pair.gaveWay; own.made == peer.arrived && own.arrived == peer.made {
 		w.tally.bothGaveWay++
 	}
 	pair.gaveWay = own

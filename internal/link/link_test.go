@@ -182,30 +182,41 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 			onLink(t, tt.link, testConfig, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 				client, server := clients[1], servers[1]
 				const size = 4 << 10
-				talk := func(messages int, pause time.Duration) {
+				talk := func(messages int) {
 					for range messages {
 						for _, way := range [][2]*Stream{{client, server}, {server, client}} {
 							require.NoError(t, writeAll(way[0], make([]byte, size)))
 							_, err := way[1].Discard(size, unlimited())
 							require.NoError(t, err)
 						}
-						time.Sleep(pause)
 					}
 				}
-				talk(3*creditsToGrow, 2*creditsWithin)
-				require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
-				talk(3*creditsToGrow, 0)
+				for range creditsToGrow {
+					talk(3)
+					time.Sleep(20 * time.Millisecond)
+				}
+				require.Equal(t, firstRing, client.ringSize(), "three messages in 20 ms")
+				talk(3 * creditsToGrow)
 				synctest.Wait() // for the memory
-				talk(1, 0)
+				talk(1)
 				require.Equal(t, tt.ring, client.ringSize())
 				require.Equal(t, tt.ring, server.ringSize())
 				sent := client.Stats().CreditsSent
-				talk(3*creditsToGrow, 0)
+				talk(3 * creditsToGrow)
 				require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(3*creditsToGrow*size/(tt.ring/4)+1))
 				require.Equal(t, tt.ring, client.ringSize())
 			})
 		})
 	}
+}
+
+// Over a long way CREDITs come in bursts, a round trip apart, and a larger ring is what makes a
+// stream faster.
+func TestRingsGrowOverALongWay(t *testing.T) {
+	onLink(t, sim.Link{Latency: 20 * time.Millisecond}, testConfig, testConfig, 1, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
+		require.NoError(t, exchange(clients[0], servers[0], 8<<20, 1))
+		require.Equal(t, testConfig.RecvBuffer, servers[0].ringSize())
+	})
 }
 
 // stageTable is the table at stage: what may come after each.

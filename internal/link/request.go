@@ -22,13 +22,13 @@ import (
 type requests struct {
 	made     uint32 // by this side
 	answered uint32 // the last of those that the peer has accepted
-	taken    uint32 // the last of the peer's
+	arrived  uint32 // the last of the peer's
 }
 
 // stale reports whether a request is one that the peer has given up: it has made another
 // since, or has accepted one of this side's. Repetitions are stale, too.
 func (n *requests) stale(r wire.Resumption) bool {
-	return r.Attempt <= n.taken || r.Taken < n.answered
+	return r.Attempt <= n.arrived || r.Taken < n.answered
 }
 
 // nextRequest is this side's next request. The side that dialed the link does not give it up for
@@ -42,13 +42,18 @@ func (l *Link) nextRequest(spared bool) wire.Resumption {
 			l.path.patientUntil = time.Now().Add(longAttempt)
 		}
 	}
-	n := &l.path.requests
-	n.made++
-	taken := n.taken
-	if a := l.path.arrival; a != nil {
-		taken = a.request.Attempt - 1 // this side may accept that one yet, and gives this one up then
+	l.path.made++
+	return wire.Resumption{Kind: wire.ResumeRequest, Passive: !l.active, Link: l.path.own.Link, Attempt: l.path.made, Taken: l.path.taken()}
+}
+
+// taken is the last of the peer's requests that this side has taken up or refused. One that waits
+// may be accepted yet, and then requests that were made meanwhile are given up: see stale. Called
+// with Link.mu held.
+func (p *path) taken() uint32 {
+	if p.arrival != nil {
+		return p.arrival.request.Attempt - 1
 	}
-	return wire.Resumption{Kind: wire.ResumeRequest, Passive: !l.active, Link: l.path.own.Link, Attempt: n.made, Taken: taken}
+	return p.arrived
 }
 
 // sealTo is the seal of what this side sends to the peer in the handshake of an endpoint.
@@ -197,7 +202,7 @@ func (l *Link) arrived(a *arrival) {
 	case p.arrival != nil:
 		go p.arrival.refuse(linkIsThere)
 	}
-	p.requests.taken = a.request.Attempt
+	p.arrived = a.request.Attempt
 	p.arrival = a
 	if p.interrupt != nil {
 		time.AfterFunc(time.Until(p.patientUntil), p.interrupt)

@@ -33,15 +33,15 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
-// message is a line.
+// message is a line of the protocol. Each kind has some of the fields.
 type message struct {
-	Fetch  string `json:"fetch,omitempty"`  // the first of who wants a file: its name
-	Name   string `json:"name,omitempty"`   // the sender's first
-	Size   int64  `json:"size,omitempty"`   // the same
-	Have   int64  `json:"have,omitempty"`   // the receiver's answer: bytes
-	Offset int64  `json:"offset,omitempty"` // the sender's before the bytes: where they begin
-	SHA256 string `json:"sha256,omitempty"` // of what the receiver has, and, at the end, of all, at both ends
-	Error  string `json:"error,omitempty"`  // why nothing is sent or received
+	Fetch  string `json:"fetch,omitempty"`  // a receiver asks for the file of this name
+	Name   string `json:"name,omitempty"`   // a sender offers a file of this name,
+	Size   int64  `json:"size,omitempty"`   // and of so many bytes
+	Have   int64  `json:"have,omitempty"`   // the receiver has so many of its bytes already
+	Offset int64  `json:"offset,omitempty"` // the sender begins with this byte
+	SHA256 string `json:"sha256,omitempty"` // of the bytes that the receiver has; behind the last byte, of the file
+	Error  string `json:"error,omitempty"`  // the file is refused, for this reason
 	Busy   bool   `json:"busy,omitempty"`   // another connection sends the file
 }
 
