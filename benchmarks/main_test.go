@@ -34,6 +34,7 @@ func build(t *testing.T) string {
 }
 
 func TestQuickRunOnThisHostMeasuresEverything(t *testing.T) {
+	t.Parallel()
 	program, dir := build(t), t.TempDir()
 	runLittle(t, program, "-idle", "20", "-out", dir)
 	r := reportIn(t, dir)
@@ -99,6 +100,7 @@ func checkResult(t *testing.T, r *Report, c report.Cell) {
 }
 
 func TestEachCellOnTheCardHasAProcessOfItsOwn(t *testing.T) {
+	t.Parallel()
 	made, err := exec.Command("make", "-C", "..", "bin/idealcard").CombinedOutput()
 	require.NoError(t, err, "%s", made)
 	program, dir := build(t), t.TempDir()
@@ -131,6 +133,7 @@ func TestEachCellOnTheCardHasAProcessOfItsOwn(t *testing.T) {
 }
 
 func TestBusyMeasuresBesideStrangers(t *testing.T) {
+	t.Parallel()
 	program, dir := build(t), t.TempDir()
 	out := runLittle(t, program, "-out", dir, "-busy", "0,1", "-beside", program, "-peers", "shm,shm-parking,tcp",
 		"-workloads", "ping-pong,http", "-sizes", "64", "-conns", "1")
@@ -151,6 +154,7 @@ func TestBusyMeasuresBesideStrangers(t *testing.T) {
 
 // Everything that a process of the program starts has its output for errors.
 func TestStrangersEndWhenTheirProcessIsKilled(t *testing.T) {
+	t.Parallel()
 	c := exec.Command(build(t), "-rounds", "1000000", "-slice", "5ms", "-conns", "1", "-busy", "2", "-workloads", "http", "-peers", "tcp")
 	errors, err := c.StderrPipe()
 	require.NoError(t, err)

@@ -114,6 +114,7 @@ func (p *Part) cell(t *testing.T, begins string) string {
 }
 
 func TestReportOverTheCard(t *testing.T) {
+	t.Parallel()
 	bin, dir := programs(t), t.TempDir()
 	// Without PATH there is no perftest. The card's folder is in it, and its program raw.
 	r, all := runOverTheCard(t, dir, nil, "/usr/bin/env", "PATH=/nowhere",
@@ -166,6 +167,7 @@ func TestReportOverTheCard(t *testing.T) {
 
 // What other programs write may have anything in it, and each may fail.
 func TestReportOfProgramsThatFailAndTellTales(t *testing.T) {
+	t.Parallel()
 	installed, bin, dir := programs(t), t.TempDir(), t.TempDir()
 	script := func(name, text string) {
 		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o755))
@@ -198,6 +200,7 @@ func TestReportOfProgramsThatFailAndTellTales(t *testing.T) {
 }
 
 func TestReportWithoutADeviceSaysSoInEachPart(t *testing.T) {
+	t.Parallel()
 	bin, dir := programs(t), t.TempDir()
 	out, err := exec.Command(filepath.Join(bin, "benchmarks"), Argument, "-device", "nosuch0", "-address", "192.0.2.1", "-out", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -212,6 +215,7 @@ func TestReportWithoutADeviceSaysSoInEachPart(t *testing.T) {
 
 // Two processes are the two hosts.
 func TestReportOfTwoHosts(t *testing.T) {
+	t.Parallel()
 	bin, dir := programs(t), t.TempDir()
 	program := filepath.Join(bin, "benchmarks")
 	script := filepath.Join(t.TempDir(), "script")

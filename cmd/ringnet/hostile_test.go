@@ -98,6 +98,7 @@ func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 
 // A client that reads slowly takes less than a whole write of the proxy in the time of --idle.
 func TestProxyDoesNotCallAConnectionIdleThatMovesSlowly(t *testing.T) {
+	t.Parallel()
 	const piece, every, pieces = 8 << 10, 200 * time.Millisecond, 40
 	for _, network := range []string{"tcp", "unix", "shm"} {
 		t.Run(network, func(t *testing.T) {
@@ -137,8 +138,10 @@ func TestProxyDoesNotCallAConnectionIdleThatMovesSlowly(t *testing.T) {
 
 // A proxy that cannot write does not read either, and yet notices that the sender is gone.
 func TestProxyPassesOnAResetWhileTheServerDoesNotRead(t *testing.T) {
+	t.Parallel()
 	for _, between := range []string{"shm", "tcp"} {
 		t.Run(between, func(t *testing.T) {
+			t.Parallel()
 			if between == "shm" {
 				requireShm(t)
 			}

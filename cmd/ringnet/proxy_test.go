@@ -170,16 +170,20 @@ func requireEcho(t *testing.T, c io.ReadWriter) {
 }
 
 func TestProxyResetsConnectionsOnWhichNothingMoves(t *testing.T) {
+	t.Parallel()
 	for outcome, flag := range map[string]string{"idle": "--idle=5s", "drained": "--drain-idle=100ms"} {
-		p := startProxy(t, serve(t, echo), "-v", "--drain=1h", flag)
-		c := dial(t, p.address(0))
-		requireEcho(t, c)
-		if outcome == "drained" {
-			p.terminate()
-		}
-		requireReset(t, c)
-		require.Equal(t, outcome, p.logged("ended", 0)["outcome"])
-		require.NoError(t, p.stop(), p.said())
+		t.Run(outcome, func(t *testing.T) {
+			t.Parallel()
+			p := startProxy(t, serve(t, echo), "-v", "--drain=1h", flag)
+			c := dial(t, p.address(0))
+			requireEcho(t, c)
+			if outcome == "drained" {
+				p.terminate()
+			}
+			requireReset(t, c)
+			require.Equal(t, outcome, p.logged("ended", 0)["outcome"])
+			require.NoError(t, p.stop(), p.said())
+		})
 	}
 }
 

@@ -105,6 +105,7 @@ kill -KILL $server 2>/dev/null
 exit $client`
 
 func TestScheduleComesWhereItSays(t *testing.T) {
+	t.Parallel()
 	const rping, pingpong = "rping -%s -a 127.0.0.1 -C 100", "ibv_rc_pingpong -p 18641 -g 0%s"
 	requirePrograms(t, pingpong)
 	for _, c := range []struct {
@@ -116,8 +117,11 @@ func TestScheduleComesWhereItSays(t *testing.T) {
 		{"card@300,out=10s", fmt.Sprintf(rping, "s"), fmt.Sprintf(rping, "c"), true},
 		{"kill@60", fmt.Sprintf(pingpong, ""), fmt.Sprintf(pingpong, " 127.0.0.1"), true}, // both poll all the time
 	} {
-		out, status := idealcard(t, "-seed", "7", "-faults", c.faults, "--", "timeout", "-k", "1", "60", "sh", "-c", clientAlone, c.server, c.client)
-		require.Equal(t, c.fails, status != 0, "%s: %s", c.faults, out)
-		require.Equal(t, c.fails, strings.Contains(out, "idealcard: it failed with -seed 7\n"), out)
+		t.Run(c.faults, func(t *testing.T) {
+			t.Parallel()
+			out, status := idealcard(t, "-seed", "7", "-faults", c.faults, "--", "timeout", "-k", "1", "60", "sh", "-c", clientAlone, c.server, c.client)
+			require.Equal(t, c.fails, status != 0, "%s: %s", c.faults, out)
+			require.Equal(t, c.fails, strings.Contains(out, "idealcard: it failed with -seed 7\n"), out)
+		})
 	}
 }

@@ -26,13 +26,15 @@ var programs = []struct{ server, client string }{
 	{"ibv_ud_pingpong -p 18604 -g 0 -e", "ibv_ud_pingpong -p 18604 -g 0 -e 127.0.0.1"},
 }
 
-// both is a script that runs a server and a client, and fails if one of them does. It waits until a server of the
-// connection manager listens; others do not show it: it takes that they do after three seconds.
+// both is a script that runs a server and a client, and fails if one of them does. It waits until the server listens, by
+// the connection manager or at the port of its -p; mckey does neither, and is taken to have joined after three seconds.
 const both = `$0 >"$2" 2>&1 & server=$!
 case $0 in
-rping*|ucmatose*|udaddy*) until rdma resource show cm_id | grep -q LISTEN; do kill -0 $server || exit 1; sleep 0.05; done ;;
-*) sleep 3 ;;
+mckey*) sleep 3; listens=true ;;
+*" -p "*) port=${0##* -p } listens="ss -Hltn sport = :${port%% *} | grep -q LISTEN" ;;
+*) listens="rdma resource show cm_id | grep -q LISTEN" ;;
 esac
+until eval "$listens"; do kill -0 $server || exit 1; sleep 0.05; done
 $1; client=$?
 wait $server; server=$?
 cat "$2"; echo "server $server, client $client"
@@ -57,6 +59,7 @@ var programsOfPerftest = []string{
 const infiniBandFile = "fabrics/infiniband.json"
 
 func TestProgramsOfRDMACore(t *testing.T) {
+	t.Parallel()
 	for _, p := range programs {
 		runBoth(t, p.server, p.client)
 	}
@@ -66,6 +69,7 @@ func TestProgramsOfRDMACore(t *testing.T) {
 }
 
 func TestProgramsOfPerftest(t *testing.T) {
+	t.Parallel()
 	for i, p := range programsOfPerftest {
 		p += fmt.Sprint(" -p ", 18640+i)
 		runBoth(t, p, p+" 127.0.0.1", "-rnr")
@@ -85,6 +89,7 @@ func runBoth(t *testing.T, server, client string, flags ...string) {
 
 // ucmatose waits for two seconds.
 func TestSubnetManagerAnswersLateOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	requirePrograms(t, "ucmatose")
 	late := withSubnetManager(t, "300ms")
 	began := time.Now()
@@ -117,6 +122,7 @@ func withSubnetManager(t *testing.T, delay string) (path string) {
 // Wherever a process is when it is stopped, nothing is lost when it goes on, and its peer and those
 // who have nothing to do with it go on meanwhile, or afterwards.
 func TestStoppedProcessesLoseNothing(t *testing.T) {
+	t.Parallel()
 	requirePrograms(t, "ibv_rc_pingpong")
 	const script = `ibv_rc_pingpong -p 18621 -g 0 -n 50000 >/dev/null & server=$!
 sleep 0.2
@@ -134,6 +140,7 @@ wait $server && wait $client`
 
 // Processes that are killed in the middle of their traffic leave nothing that keeps others waiting.
 func TestKilledProcessesHoldUpNobody(t *testing.T) {
+	t.Parallel()
 	requirePrograms(t, "ibv_rc_pingpong")
 	const script = `for i in $(seq 30); do
 	ibv_rc_pingpong -p 18631 -g 0 -n 1000000 >/dev/null 2>&1 & server=$!
