@@ -63,15 +63,16 @@ demo-nodes: $(SOFTROCE)
 			until $$client errors; do sleep 1; done; \
 			$$client net crypto; status=$$?; echo power off 0 >$$SOFTROCE_CONTROL; exit $$status'
 
-test: packages vet unit cross programs test-card test-rdma
+# One after the other, but for cross, which compiles while programs waits for proxies and databases.
+test: packages
+	for targets in vet unit '-j2 -Oline cross programs' test-card test-rdma; do \
+		$(MAKE) --no-print-directory $$targets || exit 1; done
 
 # Debian packages that tests want: a C compiler for the race detector and the
 # verbs shim, one more for arm64, the official headers for the shim's ABI test,
 # ip and nft for network namespaces, programs that ringnet is to carry,
 # podman for containers, systemd to check units, and lintian for the Debian package.
 # tools/softroce installs what it needs by itself.
-# The targets of test come one after the other: the first installs what the others need.
-.NOTPARALLEL:
 
 PACKAGES := apache2-utils gcc ibverbs-utils iproute2 libc6-dev libibverbs-dev librdmacm-dev libssl-dev lintian nftables perftest podman postgresql rdmacm-utils redis-server systemd
 CROSS_CC := aarch64-linux-gnu-gcc
@@ -131,9 +132,10 @@ test-quick:
 	for module in cmd/ringnet metrics grpcnet; do (cd $$module && $(GO) vet ./... && $(TEST) -short ./...) || exit 1; done
 
 # The race detector leaves no memory for the explorations of package credit, and no time for those of
-# package link. Half of the time the tests of a package wait: four packages go at once.
+# package link. Half of the time the tests of a package wait: four packages go at once, and first the
+# one that takes longest.
 unit:
-	$(TEST) -race -shuffle=on -p 4 ./...
+	$(TEST) -race -shuffle=on -p 4 ./internal/link ./...
 	$(TEST) ./credit ./internal/link
 
 # Builds without cgo and for systems without RDMA have stubs that say so. The
@@ -252,6 +254,7 @@ test-manners:
 soak: export RINGNET_SOAK = 1
 soak: rdma-suites
 	cd tools/release && $(TEST) -count=1 ./... # which compiles the command for each system
+	cd benchmarks && $(TEST) -count=1 ./cardreport
 	GO=$(GO) tools/fuzz.sh 1m
 	$(GO) test -count=1 -timeout 60m ./credit ./rconn ./internal/fabric/...
 	cd tools/idealcard && $(GO) test -count=10 -timeout 60m -run '^TestManners$$' .
