@@ -63,9 +63,9 @@ demo-nodes: $(SOFTROCE)
 			until $$client errors; do sleep 1; done; \
 			$$client net crypto; status=$$?; echo power off 0 >$$SOFTROCE_CONTROL; exit $$status'
 
-# One after the other, but for cross, which compiles while programs waits for proxies and databases.
+# One after the other, but for cross and test-card: programs waits half of its time, for proxies and databases.
 test: packages
-	for targets in vet unit '-j2 -Oline cross programs' test-card test-rdma; do \
+	for targets in vet unit '$(CARD) bin/cpeer' '-j2 -Oline cross programs test-card' test-rdma; do \
 		$(MAKE) --no-print-directory $$targets || exit 1; done
 
 # Debian packages that tests want: a C compiler for the race detector and the
