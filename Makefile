@@ -32,7 +32,7 @@ RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/idealcard/fabrics/infiniband.json' --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
-.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card explore mutants fuzz
+.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-ports explore mutants fuzz
 .PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -289,6 +289,15 @@ hours-card: $(CARD)
 	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_HOURS=$(HOURS) $(CARD) $(if $(SEED),-seed $(SEED)) -faults $(CARD_FAULTS) \
 		-fabric tools/idealcard/fabrics/two-hosts.json -- \
 		bin/integration.test -test.timeout $(call minutes,10) -test.v -test.run TestHours
+
+# Two processes that dial a third, between the same hosts, for DURATION, while ports, cables and paths fail around Dial
+# and Close: each byte that Write and Close have taken must be read, and the end behind it.
+DURATION ?= 1h
+PORT_FAULTS ?= port=1e-4,cable=1e-7,out=20ms
+soak-ports: $(CARD)
+	$(GO) test $(RACE) -c -o bin/ports/ ./internal/integration
+	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_PORTS=$(DURATION) $(CARD) $(if $(SEED),-seed $(SEED)) -faults $(PORT_FAULTS) \
+		-fabric tools/idealcard/fabrics/two-hosts.json -- bin/ports/integration.test -test.timeout 0 -test.v -test.run '^TestPorts$$'
 
 # STEPS random steps of two processes whose links lose their queue pairs all the time,
 # in virtual time: TestExplore says what it wants. SEED is that of the first world.

@@ -303,7 +303,11 @@ func obey(t *testing.T) {
 		switch what {
 		case "start":
 			end() // ends that of a row that has failed
-			server = startAs(t, map[string]*syscall.SysProcAttr{"nobody": nobody}[rest], "traffic server", rest)
+			role := "traffic server"
+			if rest == "ports" {
+				role = "ports server"
+			}
+			server = startAs(t, map[string]*syscall.SysProcAttr{"nobody": nobody}[rest], role, rest)
 			require.Equal(t, "done", server.hear())
 		case "tell":
 			server.tell(rest)

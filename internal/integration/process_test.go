@@ -32,6 +32,9 @@ var roles = map[string]func(args []string) error{
 
 	"traffic server": trafficServer,
 	"traffic client": trafficClient,
+
+	"ports server": portsServer,
+	"ports client": portsClient,
 }
 
 // process is another process.
