@@ -6,6 +6,9 @@
 //
 //	cc, err := grpc.NewClient("server.example:50051", grpcnet.WithDialer(nil), grpc.WithTransportCredentials(grpcnet.NewCredentials(tls)))
 //
+// The credentials hold on every network, over shm too, so tls above may as well be given to gRPC itself.
+// [NewLocalCredentials] leaves them out between processes of one user over shm.
+//
 // gRPC resolves the names, and balances, as it does over TCP: no target needs "passthrough:". With the
 // network auto, peers that do not use ringnet are reached over TCP.
 //

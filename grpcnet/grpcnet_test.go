@@ -23,7 +23,6 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/testdata"
 
 	"github.com/ringnet/ringnet"
 )
@@ -36,8 +35,8 @@ func overEachCarrier(t *testing.T, test func(t *testing.T, carrier, host string)
 				require.Empty(t, os.Getenv("RINGNET_REQUIRE_RDMA"))
 				t.Skip("no RDMA device: SOFTROCE_ADDR is not set")
 			}
-			if carrier == "shm" && runtime.GOOS != "linux" {
-				t.Skip("shm is Linux's")
+			if carrier == "shm" {
+				needsShm(t)
 			}
 			networks := carrier + ",tcp"
 			if carrier == "tcp" {
@@ -46,6 +45,13 @@ func overEachCarrier(t *testing.T, test func(t *testing.T, carrier, host string)
 			t.Setenv("RINGNET_NETWORKS", networks)
 			test(t, carrier, host)
 		})
+	}
+}
+
+func needsShm(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("shm is Linux's")
 	}
 }
 
@@ -99,6 +105,9 @@ func client(t *testing.T, target string, options ...grpc.DialOption) testgrpc.Te
 	return testgrpc.NewTestServiceClient(cc)
 }
 
+// dialer dials this network for tcp.
+func dialer(network string) *ringnet.Dialer { return &ringnet.Dialer{ForTCP: network} }
+
 func timeout(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -119,6 +128,13 @@ func TestCallsAndStreams(t *testing.T) {
 		interop.DoCancelAfterFirstResponse(ctx, c)
 		info := s.caller().AuthInfo.(AuthInfo)
 		require.Equal(t, carrier, info.Carrier)
+		require.Equal(t, carrier == "shm", info.KnowsUID)
+		require.Equal(t, "insecure", info.AuthType())
+		require.Equal(t, credentials.NoSecurity, info.SecurityLevel)
+		var to peer.Peer
+		_, err := c.EmptyCall(ctx, &testgrpc.Empty{}, grpc.Peer(&to))
+		require.NoError(t, err)
+		require.Equal(t, carrier != "shm", len(to.AuthInfo.(AuthInfo).PassedOver) > 0)
 
 		stream, err := c.FullDuplexCall(ctx)
 		require.NoError(t, err)
@@ -149,46 +165,6 @@ func TestNamesAreResolvedByGRPC(t *testing.T) {
 		_, err = c.EmptyCall(timeout(t), &testgrpc.Empty{}, grpc.WaitForReady(true))
 		require.NoError(t, err)
 	}
-}
-
-// Over shm the kernel says who the peer is; over others TLS does.
-func TestCredentialsByCarrier(t *testing.T) {
-	ofServer, err := credentials.NewServerTLSFromFile(testdata.Path("x509/server1_cert.pem"), testdata.Path("x509/server1_key.pem"))
-	require.NoError(t, err)
-	ofClient, err := credentials.NewClientTLSFromFile(testdata.Path("x509/server_ca_cert.pem"), "x.test.example.com")
-	require.NoError(t, err)
-	overEachCarrier(t, func(t *testing.T, carrier, host string) {
-		s, _ := serve(t, listen(t, host), grpc.Creds(NewCredentials(ofServer)))
-		c := client(t, s.addr, grpc.WithTransportCredentials(NewCredentials(ofClient)))
-		var to peer.Peer
-		_, err := c.EmptyCall(timeout(t), &testgrpc.Empty{}, grpc.Peer(&to))
-		require.NoError(t, err)
-		for _, p := range []*peer.Peer{&to, s.caller()} {
-			info := p.AuthInfo.(AuthInfo)
-			require.Equal(t, carrier, info.Carrier)
-			require.Equal(t, credentials.PrivacyAndIntegrity, info.SecurityLevel)
-			require.Equal(t, carrier == "shm", info.KnowsUID)
-			if carrier == "shm" {
-				require.EqualValues(t, os.Geteuid(), info.UID)
-				require.Equal(t, "shm", info.AuthType())
-				continue
-			}
-			require.IsType(t, credentials.TLSInfo{}, info.Inner)
-			require.Equal(t, "tls", info.AuthType())
-		}
-		if carrier == "tcp" {
-			require.NotEmpty(t, to.AuthInfo.(AuthInfo).PassedOver)
-		}
-
-		// Another name than the certificate's is refused where there is a certificate.
-		wrong, err := credentials.NewClientTLSFromFile(testdata.Path("x509/server_ca_cert.pem"), "elsewhere.example.org")
-		require.NoError(t, err)
-		_, err = client(t, s.addr, grpc.WithTransportCredentials(NewCredentials(wrong))).EmptyCall(timeout(t), &testgrpc.Empty{})
-		require.Equal(t, carrier == "shm", err == nil, err)
-		// So is a client without TLS.
-		_, err = client(t, s.addr).EmptyCall(timeout(t), &testgrpc.Empty{})
-		require.Equal(t, carrier == "shm", err == nil, err)
-	})
 }
 
 // countedPool counts the buffers that are taken.
