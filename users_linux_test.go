@@ -69,6 +69,9 @@ var strangers = map[string]func(args []string) error{
 	"ask":   askAsStranger,
 	"own":   askOneself,
 	"squat": answerAsStranger,
+	"send":  sendDescriptors,
+	"forge": forgeNames,
+	"swell": swell,
 	"claim": claimAsStranger,
 }
 

@@ -212,7 +212,7 @@ func connectionTable(v, before survey, rates bool) [][]string {
 func linkTable(v, before survey, rates bool) [][]string {
 	table := [][]string{{"PROCESS", "USER", "NETWORK", "LOCAL", "REMOTE", "PATH", "CARD", "CONNECTIONS", "MEMORY", "QUEUE", "SENT", "RECEIVED", "SENT/s", "RECEIVED/s", "MOVES", "STATE"}}
 	rate := v.since(before)
-	cards := make(map[string]string) // by address
+	cards := host.Root.Cards()
 	for _, p := range v.all {
 		owner := userName(p.UID)
 		for _, l := range p.Links {
@@ -220,17 +220,16 @@ func linkTable(v, before survey, rates bool) [][]string {
 			if hostOf(l.PathLocal) != hostOf(l.Local) || hostOf(l.PathRemote) != hostOf(l.Remote) {
 				path = hostOf(l.PathLocal) + " to " + hostOf(l.PathRemote)
 			}
-			at := hostOf(l.PathLocal)
-			if _, known := cards[at]; !known && l.Network == "rdma" {
-				ip, _ := netip.ParseAddr(at)
-				cards[at] = host.Root.Card(ip)
+			card := ""
+			if at, err := netip.ParseAddr(hostOf(l.PathLocal)); err == nil && l.Network == "rdma" {
+				card = cards[at.Unmap().WithZone("")]
 			}
 			if !l.SeekingSince.IsZero() {
 				state = "seeking for " + age(v.at, l.SeekingSince)
 			}
 			sent, received := rate(keyOfLink(&p, &l)).cells()
 			table = append(table, []string{process(&p), owner, strings.TrimSpace(l.Network + " " + l.Transport),
-				l.Local, l.Remote, path, cards[at], fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
+				l.Local, l.Remote, path, card, fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
 				fmt.Sprintf("%d/%d", l.Outstanding, l.SendQueue), size(l.BytesSent), size(l.BytesReceived), sent, received, fmt.Sprint(l.Moves), state})
 		}
 	}

@@ -29,13 +29,14 @@ const (
 // soPassRights is SO_PASSRIGHTS (include/uapi/asm-generic/socket.h).
 const soPassRights = 83
 
+// refuseDescriptors has nobody send descriptors to a socket, of which the close may block this process. That
+// takes Linux 6.16 or later.
+func refuseDescriptors(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, soPassRights, 0) })
+}
+
 // listen begins to listen. Called with mu held.
 func (a *Answerer) listen() {
-	refuseDescriptors := func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, soPassRights, 0) // Linux 6.16 or later
-		})
-	}
 	l, err := (&net.ListenConfig{Control: refuseDescriptors}).Listen(context.Background(), "unix", prefix+rand.Text())
 	if err != nil {
 		return

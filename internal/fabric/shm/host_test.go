@@ -244,7 +244,7 @@ func TestNothingIsDoubtedForWantOfDescriptors(t *testing.T) {
 			err = checkClaim(netip.AddrPortFrom(host, 50_000))
 			assert.ErrorIs(t, err, syscall.EMFILE)
 			assert.NotErrorIs(t, err, syscall.EADDRNOTAVAIL)
-			_, err = diagnose(ctx, listening)
+			_, err = StreamListeners(ctx, "")
 			assert.ErrorIs(t, err, syscall.EMFILE)
 			assert.NotErrorIs(t, err, errNoOwners)
 			err = probe()

@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namedSocket is a socket, of any user, whose name begins with ourNames.
+// namedSocket is a socket of any user.
 type namedSocket struct {
+	kind  byte // unix.SOCK_STREAM or another
 	name  string
 	owner uint32
 }
@@ -41,7 +42,19 @@ func (f *shm) sockets(ctx context.Context, states uint32) ([]namedSocket, error)
 	if f.noSocketLists {
 		return nil, errNoOwners
 	}
-	return diagnose(ctx, states)
+	return diagnose(ctx, states, unix.SOCK_SEQPACKET, ourNames)
+}
+
+// StreamListeners lists the names, by the users who have them, of the sockets of this network namespace
+// that listen for streams, if they begin so. The error wraps [errors.ErrUnsupported] if the kernel does not
+// tell.
+func StreamListeners(ctx context.Context, prefix string) (byUser map[int][]string, err error) {
+	found, err := diagnose(ctx, listening, unix.SOCK_STREAM, prefix)
+	byUser = make(map[int][]string)
+	for _, s := range found {
+		byUser[int(s.owner)] = append(byUser[int(s.owner)], s.name)
+	}
+	return byUser, err
 }
 
 // ownsSocket reports whether this user has a socket in one of the states whose name
@@ -77,8 +90,8 @@ const (
 	sizeofDiagMsg = 16 // struct unix_diag_msg
 )
 
-// diagnose asks the kernel for the Unix sockets in the given states.
-func diagnose(ctx context.Context, states uint32) (found []namedSocket, err error) {
+// diagnose asks the kernel for the Unix sockets of a kind, in the given states, whose names begin so.
+func diagnose(ctx context.Context, states uint32, kind byte, prefix string) (found []namedSocket, err error) {
 	order := binary.NativeEndian
 	b := []byte{unix.AF_UNIX, 0, 0, 0} // struct unix_diag_req
 	b = order.AppendUint32(b, states)
@@ -86,8 +99,8 @@ func diagnose(ctx context.Context, states uint32) (found []namedSocket, err erro
 	b = order.AppendUint32(b, showName|showUID)
 	b = order.AppendUint64(b, ^uint64(0)) // no cookie
 	err = askKernel(ctx, unix.NETLINK_SOCK_DIAG, unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, b, func(answer []byte) error {
-		s, ours, err := readSocket(answer)
-		if ours {
+		s, err := readSocket(answer)
+		if err == nil && s.kind == kind && strings.HasPrefix(s.name, prefix) {
 			found = append(found, s)
 		}
 		return err
@@ -107,13 +120,14 @@ func lookupError(ctx context.Context, err error) error {
 	return errors.Join(errNoOwners, err)
 }
 
-// readSocket reads what the kernel tells of a socket, and reports whether its name is one of ours.
-func readSocket(b []byte) (s namedSocket, ours bool, err error) {
+// readSocket reads what the kernel tells of a socket.
+func readSocket(b []byte) (s namedSocket, err error) {
 	if len(b) < sizeofDiagMsg {
-		return s, false, errShortAnswer
+		return s, errShortAnswer
 	}
 	order := binary.NativeEndian
-	kind, owned := b[1], false
+	owned := false
+	s.kind = b[1]
 	for b = b[sizeofDiagMsg:]; len(b) >= unix.SizeofNlAttr; {
 		n, attribute := int(order.Uint16(b)), order.Uint16(b[2:])
 		if n < unix.SizeofNlAttr || n > len(b) {
@@ -129,7 +143,7 @@ func readSocket(b []byte) (s namedSocket, ours bool, err error) {
 		}
 	}
 	if !owned {
-		return s, false, errNoOwners
+		return s, errNoOwners
 	}
-	return s, kind == unix.SOCK_SEQPACKET && strings.HasPrefix(s.name, ourNames), nil
+	return s, nil
 }

@@ -93,17 +93,17 @@ func (t tree) Devices() []Device {
 	return devices
 }
 
-// Card is the name of the device whose interface has an address, or "".
-func (t tree) Card(at netip.Addr) string {
-	for _, d := range t.Devices() {
+// Cards are the names of the devices by the addresses of their interfaces.
+func (t tree) Cards() map[netip.Addr]string {
+	all := make(map[netip.Addr]string)
+	for _, d := range slices.Backward(t.Devices()) { // of several with an address, the first has it
 		for _, p := range d.Ports {
-			at := at.Unmap().WithZone("")
-			if slices.ContainsFunc(p.Addresses(), func(a netip.Prefix) bool { return a.Addr() == at }) {
-				return d.Name
+			for _, a := range p.Addresses() {
+				all[a.Addr()] = d.Name
 			}
 		}
 	}
-	return ""
+	return all
 }
 
 // Addresses are those of the network interface, each with its subnet: none if it is in another namespace.

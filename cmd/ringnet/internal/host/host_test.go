@@ -62,9 +62,9 @@ func TestCardOfAnAddress(t *testing.T) {
 		class + "/mlx5_1/ports/1/gids/0":            "fe80:0000:0000:0000:0000:0000:0000:0001",
 		class + "/mlx5_1/ports/1/gid_attrs/ndevs/0": "lo",
 	})
-	require.Equal(t, "mlx5_1", tree(root).Card(netip.MustParseAddr("127.0.0.1")))
-	require.Equal(t, "mlx5_1", tree(root).Card(netip.MustParseAddr("::ffff:127.0.0.1")))
-	require.Empty(t, tree(root).Card(netip.MustParseAddr("192.0.2.1")))
+	cards := tree(root).Cards()
+	require.Equal(t, "mlx5_1", cards[netip.MustParseAddr("127.0.0.1")])
+	require.Empty(t, cards[netip.MustParseAddr("192.0.2.1")])
 }
 
 func TestRoCEMTU(t *testing.T) {
