@@ -19,10 +19,10 @@ func isCode(line string) bool {
 	return strings.ContainsFunc(line, unicode.IsLetter) && !strings.HasPrefix(line, "//") && !strings.HasPrefix(line, "{") && !strings.HasPrefix(line, `"`)
 }
 
-// No code of functions stands in two places. Tests may repeat themselves.
-func TestEveryBlockOfCodeStandsInOnePlace(t *testing.T) {
-	places := make(map[string]string) // of blocks of lines
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+// eachFile calls f with each file of Go but for tests, of all modules.
+func eachFile(t *testing.T, f func(path, text string)) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -32,8 +32,31 @@ func TestEveryBlockOfCodeStandsInOnePlace(t *testing.T) {
 			return nil
 		}
 		text, err := os.ReadFile(path)
+		if err == nil {
+			f(path, string(text))
+		}
+		return err
+	}))
+}
+
+// A raw system call keeps a processor of Go's scheduler for as long as it takes, and the collector
+// waits for it. That of most is up to whoever owns the other end.
+func TestEverySystemCallIsKnownToTheScheduler(t *testing.T) {
+	eachFile(t, func(path, text string) {
+		for i, line := range strings.Split(text, "\n") {
+			if strings.Contains(line, "RawSyscall") || strings.Contains(line, "SyscallNoError") {
+				t.Errorf("%s:%d: %s", path, i+1, strings.TrimSpace(line))
+			}
+		}
+	})
+}
+
+// No code of functions stands in two places. Tests may repeat themselves.
+func TestEveryBlockOfCodeStandsInOnePlace(t *testing.T) {
+	places := make(map[string]string) // of blocks of lines
+	eachFile(t, func(path, text string) {
 		var block []string // the last lines of the function
-		for line := range strings.Lines(string(text)) {
+		for line := range strings.Lines(text) {
 			if strings.HasPrefix(line, "func ") || strings.HasPrefix(line, "}") {
 				block = nil
 			}
@@ -49,8 +72,6 @@ func TestEveryBlockOfCodeStandsInOnePlace(t *testing.T) {
 			}
 			places[same], block = path, block[1:]
 		}
-		return err
 	})
-	require.NoError(t, err)
 	require.Greater(t, len(places), 10_000)
 }

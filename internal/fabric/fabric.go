@@ -66,11 +66,15 @@ type Listener interface {
 //
 // Setup (Open to Confirm or Accept) is done by one goroutine. Afterwards
 // PostRecv, Poll, Arm and Disconnect are called by one goroutine at a time,
-// PostSend by one at a time, possibly while another calls those (but not
+// PostSend and Ring by one at a time, possibly while another calls those (but not
 // Disconnect), Wait by one goroutine, possibly while others post or poll, and
 // Wake by anyone at any time, also after Close. Register is called by any number of goroutines,
-// but for remote writes by one at a time, possibly while others call all these, and Free or Keep
-// of memory: a device may take long over it.
+// but it for remote writes, or Reach, by one at a time, possibly while others call all these, and
+// Free or Keep of memory: a device may take long over it.
+//
+// A peer of the same host decides how long some system calls take. Ring, Reach, Wait, Register,
+// Close and the calls of set-up may make such ones; the others, which are called with the lock of a
+// link held, make none.
 type Endpoint interface {
 	// LocalAddr and RemoteAddr are known from the start.
 	LocalAddr() netip.AddrPort
@@ -93,9 +97,14 @@ type Endpoint interface {
 	Register(n int, a Access) (Memory, error)
 
 	// Reach returns an error unless this side may write to n bytes of the peer's
-	// memory. It is called before the first write there, as PostRecv is, and does not
-	// wait: a fabric that shares memory must not touch memory that may not exist.
-	Reach(addr uint64, rkey uint32, n int) error
+	// memory. It is called before the first write there, and does not wait for memory to
+	// be made: a fabric that shares memory must not touch memory that may not exist. When
+	// ctx ends it returns early; then neither it nor Register for remote writes is called again.
+	Reach(ctx context.Context, addr uint64, rkey uint32, n int) error
+
+	// Reaches reports whether it is known already that Reach would return nil. It is called as
+	// PostRecv is.
+	Reaches(addr uint64, rkey uint32, n int) bool
 
 	// PostRecv posts n receives. The endpoint owns the buffers that Sends are
 	// received into.
@@ -104,6 +113,11 @@ type Endpoint interface {
 	// PostSend posts the work requests in order: all, or none and an error.
 	// It keeps no reference to wr.
 	PostSend(wr []WorkRequest) error
+
+	// RingDue reports whether the peer may sleep through what PostSend has posted unless Ring is
+	// called, which wakes it. An error comes from Poll and Wait.
+	RingDue() bool
+	Ring()
 
 	// Poll moves completions to c and says how many: less than c has room for only if
 	// there are no more. It never blocks. A

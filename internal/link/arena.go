@@ -52,10 +52,11 @@ func (p piece) place() wire.RingPlace {
 func order(size int) int { return bits.Len(uint(size/wire.MinRing)) - 1 }
 
 // lack is that another slab has to be registered, of so many bytes, for which reserve
-// reserves memory.
+// reserves memory; or that the endpoint has to look for a ring of the peer's.
 type lack struct {
 	bytes   int
 	reserve func(n int) error
+	ring    wire.RingPlace
 }
 
 // take returns a piece of the given size, or what it lacks for that, or a
@@ -116,7 +117,7 @@ func (a *arena) takeWithin(size int, reserve func(n int) error) (piece, *lack, e
 	if n > a.limit-a.size {
 		return piece{}, nil, a.shortage(n)
 	}
-	return piece{}, &lack{n, reserve}, nil
+	return piece{}, &lack{bytes: n, reserve: reserve}, nil
 }
 
 // shortage says that n bytes more would exceed the link's limit.

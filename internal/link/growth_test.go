@@ -248,7 +248,7 @@ func addSlabs(t *testing.T, l *Link, many int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for range many {
-		require.NoError(t, l.addSlab(&lack{slabSize, l.memory.account.Reserve}))
+		require.NoError(t, l.addSlab(&lack{bytes: slabSize, reserve: l.memory.account.Reserve}))
 		_, ok := l.memory.rings.find(slabSize)
 		require.True(t, ok)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -72,7 +71,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream,
 		if err := ep.Accept(ctx, l.hello(h.features, credit.AcceptRecord, held)); err != nil {
 			return nil, err
 		}
-		return s, l.reach(r.Ring)
+		return s, l.reach(ctx, r.Ring)
 	})
 }
 
@@ -97,14 +96,13 @@ func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := l.reach(ctx, r.Ring); err != nil {
+			return nil, err
+		}
 		if h.empty() {
 			l.memory.rings.give(held)
-			err = l.reach(r.Ring)
-		} else if err = s.receivedRecord(&r); err != nil {
-			err = notTaken(err)
-		}
-		if err != nil {
-			return nil, err
+		} else if err := s.receivedRecord(&r); err != nil {
+			return nil, notTaken(err)
 		}
 		return s, h.confirm()
 	})
@@ -362,15 +360,6 @@ func (l *Link) takeHello(peer wire.Hello, held wire.RingPlace) {
 
 // unset is a time so long that a timer made with it does not fire before it is set.
 const unset = math.MaxInt64
-
-// reach makes sure that this side may write to a ring of the peer's.
-func (l *Link) reach(p wire.RingPlace) error {
-	err := l.ep.Reach(p.Addr, p.RKey, p.Size)
-	if err != nil && !errors.Is(err, syscall.ENOMEM) {
-		return &ProtocolError{"a ring that is not there: " + err.Error()}
-	}
-	return err
-}
 
 // start sets the connected queue pair to work.
 func (l *Link) start() {

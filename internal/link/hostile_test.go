@@ -149,7 +149,9 @@ func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 // cramped is an endpoint that cannot map the peer's memory.
 type cramped struct{ fabric.Endpoint }
 
-func (cramped) Reach(uint64, uint32, int) error {
+func (cramped) Reaches(uint64, uint32, int) bool { return false }
+
+func (cramped) Reach(context.Context, uint64, uint32, int) error {
 	return &budget.ShortageError{Of: budget.AddressSpace}
 }
 

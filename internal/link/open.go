@@ -104,7 +104,7 @@ func (s *Stream) opened(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case s.ledger.Stage() == credit.Open:
+	case s.ledger.Stage() == credit.Open && !s.reaching:
 		return nil
 	case err != nil:
 	case s.refusal != 0:
@@ -119,6 +119,8 @@ func (s *Stream) opened(err error) error {
 	s.discard()
 	s.changed()
 	l.orphan(s)
+	l.trySend() // a RESET, if the peer has accepted the stream
+	l.watchNow()
 	return err
 }
 
@@ -229,9 +231,6 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 		return fmt.Errorf("OPEN without a port")
 	}
 	local, remote := l.local, netip.AddrPortFrom(l.remote.Addr(), r.Port)
-	if err := l.reach(r.Ring); err != nil {
-		return err
-	}
 	l.streams.unanswered++
 	s := l.addStream(r.Stream, credit.AcceptStream(l.cfg.firstRing(), r.Ring.Size), piece{})
 	s.peer = r.Ring
@@ -247,13 +246,16 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	return nil
 }
 
-// tryToAccept answers the peer's OPEN, unless it lacks memory that may yet be registered. err
-// is why there is none. Called with mu held.
+// tryToAccept answers the peer's OPEN, unless it lacks memory that may yet be registered, or known
+// to exist. err is why there is none. Called with mu held.
 func (s *Stream) tryToAccept(err error) *lack {
 	l := s.link
 	var held piece
 	if err == nil {
-		var lacks *lack
+		lacks := l.lacksReach(s.peer)
+		if lacks != nil {
+			return lacks
+		}
 		if held, lacks, err = l.memory.rings.take(l.cfg.firstRing()); lacks != nil {
 			return lacks
 		}

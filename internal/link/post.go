@@ -23,15 +23,19 @@ func (l *Link) push(signaled bool) *fabric.WorkRequest {
 
 // post hands the batch to the device, and returns whether it has released mu meanwhile. It
 // does, for a device that copies, or that is software, may take long; but not for a little
-// that a fast device takes sooner than mu could be released and taken again. Called with mu
-// held.
+// that a fast device takes sooner than mu could be released and taken again. It does so, too,
+// to wake a peer, who decides how long that takes. Called with mu held.
 func (l *Link) post() (released bool) {
 	q := &l.send
 	little := q.batchBytes <= copyLocked
 	timed := little && q.posts.toTime()
-	if !timed && little && !q.posts.slow() {
-		l.submitted(l.ep.PostSend(q.batch))
-		return false
+	locked := little && !timed && !q.posts.slow()
+	var err error
+	if locked {
+		if err = l.ep.PostSend(q.batch); !l.ep.RingDue() {
+			l.submitted(err)
+			return false
+		}
 	}
 	var start time.Time
 	if timed {
@@ -39,10 +43,15 @@ func (l *Link) post() (released bool) {
 	}
 	q.posting = true
 	l.mu.Unlock()
-	err := l.ep.PostSend(q.batch)
+	if !locked {
+		err = l.ep.PostSend(q.batch)
+	}
 	var took time.Duration
 	if timed {
 		took = time.Since(start)
+	}
+	if l.ep.RingDue() {
+		l.ep.Ring()
 	}
 	l.mu.Lock()
 	q.posting = false

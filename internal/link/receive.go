@@ -150,12 +150,17 @@ func (l *Link) received(wc *fabric.Completion) {
 		err = l.receivedSend(wc.Data)
 	}
 	if err != nil {
-		l.receive.broken = true
-		if disconnected(l.cause) {
-			l.cause = nil // the breach is the reason, though the peer has disconnected too
-		}
-		l.fail(notTaken(err))
+		l.refuseToTake(err)
 	}
+}
+
+// refuseToTake ends the link for what the peer has sent. Called with mu held.
+func (l *Link) refuseToTake(err error) {
+	l.receive.broken = true
+	if disconnected(l.cause) {
+		l.cause = nil // the breach is the reason, though the peer has disconnected too
+	}
+	l.fail(notTaken(err))
 }
 
 // stream is the stream of a number. Called with mu held.
@@ -261,6 +266,9 @@ func (l *Link) receivedRecord(r *wire.Record) error {
 
 // receivedRecord takes a record about the stream. Called with mu held.
 func (s *Stream) receivedRecord(r *wire.Record) error {
+	if r.Type == credit.RingRecord && s.link.lacksReach(r.Ring) != nil {
+		return s.awaitRing(*r)
+	}
 	value := r.Position
 	if r.Ring.Size > 0 {
 		value = uint64(r.Ring.Size)
@@ -270,16 +278,14 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 	}
 	switch r.Type {
 	case credit.AcceptRecord:
-		if err := s.link.reach(r.Ring); err != nil {
-			return err
-		}
 		s.peer = r.Ring
+		s.awaitReach(&s.link.memory.line.beginning, r.Ring, func() error {
+			s.wake()
+			return nil
+		})
 	case credit.RefuseRecord:
 		s.refusal = r.Reason
 	case credit.RingRecord:
-		if err := s.link.reach(r.Ring); err != nil {
-			return err
-		}
 		s.next = r.Ring
 		s.queue()
 	case credit.CreditRecord:

@@ -9,9 +9,10 @@ import (
 
 // A device may take tens of milliseconds for each MiB that it registers. So a link registers
 // memory without its lock: for a buffer in the call that makes it, and for rings in a
-// goroutine, registerSlabs, which lives as long as somebody waits for such memory.
+// goroutine, registerSlabs, which lives as long as somebody waits for such memory, or for the
+// peer's (reach.go).
 
-// memoryLine is who waits for memory for a ring to be registered. Guarded by Link.mu.
+// memoryLine is who waits for memory for a ring. Guarded by Link.mu.
 type memoryLine struct {
 	beginning queue[attempt] // streams, which go first
 	growing   queue[attempt] // rings
@@ -58,12 +59,15 @@ func (l *Link) registerSlabs() {
 	}
 }
 
-// addSlab registers another slab of the rings, when the link has a queue pair. Called with mu
-// held, which it releases meanwhile.
+// addSlab registers another slab of the rings, when the link has a queue pair, or looks for a ring
+// of the peer's. Called with mu held, which it releases meanwhile.
 func (l *Link) addSlab(lacks *lack) error {
 	l.awaitPath()
 	if l.stage != up {
 		return errLeaving
+	}
+	if lacks.ring.Size > 0 {
+		return l.look(lacks.ring)
 	}
 	if err := lacks.reserve(lacks.bytes); err != nil {
 		return err

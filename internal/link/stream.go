@@ -56,6 +56,8 @@ type outbox struct {
 	peer wire.RingPlace
 	next wire.RingPlace // what the peer offers
 
+	reaching bool // it is not known yet whether this side may write to what the peer has named last
+
 	pending      chain
 	inDataLine   bool        // in link.send.withData
 	inRecordLine bool        // in link.send.withRecords

@@ -67,7 +67,7 @@ func Register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Me
 func target(t testing.TB, a, peer fabric.Endpoint, n int) fabric.Memory {
 	t.Helper()
 	m := Register(t, peer, n, fabric.RemoteWrite)
-	require.NoError(t, a.Reach(m.Addr(), m.RKey(), n))
+	require.NoError(t, a.Reach(t.Context(), m.Addr(), m.RKey(), n))
 	return m
 }
 
@@ -75,6 +75,9 @@ func target(t testing.TB, a, peer fabric.Endpoint, n int) fabric.Memory {
 func Post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
 	t.Helper()
 	require.NoError(t, e.PostSend(wr))
+	if e.RingDue() {
+		e.Ring()
+	}
 }
 
 // Poll returns the next n completions.

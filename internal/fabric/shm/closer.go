@@ -2,9 +2,11 @@
 
 package shm
 
-// Closing descriptors that a peer may have made slow to close.
+// System calls that a peer can make long: goroutines make them, of which so many may block.
 //
-// A process that can send to a Unix socket can queue descriptors there
+// Whoever shares a file in memory can hold its lock, by writing to it from a page that never comes
+// for example, and then calls for its seals, its size or its holes sleep. And closing a descriptor
+// that a peer has made may block. A process that can send to a Unix socket can queue descriptors there
 // (SCM_RIGHTS), and closing one of them may block for as long as that process
 // likes: that of a TCP connection that lingers over unacknowledged data, say. The
 // kernel also closes those that are still queued, in the system call that reads
@@ -14,6 +16,7 @@ package shm
 // read, only closed, by a few goroutines that may block without harm to others.
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -22,39 +25,49 @@ import (
 )
 
 const (
-	// maxClosing is how many closes of one closer may be under way at a time:
+	// maxClosing is how many calls of one closer may be under way at a time:
 	// each may hold a thread.
 	maxClosing = 8
 
-	// maxWaiting is how many closes may wait for those before admit fails. Honest
+	// maxWaiting is how many calls may wait for those before admit fails. Honest
 	// peers cause fewer at a time, and a process may have more descriptors.
 	maxWaiting = 64
 )
 
-var errHeldUp = errors.New("too many file descriptors that were sent here are still being closed")
+var errHeldUp = errors.New("too many system calls are held up that depend on the peer")
 
-// closer closes descriptors in the background. Equal closers share the bounds: those of a listener,
-// of an address that is dialed, or of the user whose members of groups are reached. So a peer that
-// holds up one of these holds up no other.
+// closer closes descriptors, and makes other such calls, in the background. Equal closers share the
+// bounds: those of a listener, of an address that is dialed, or of the user whose members of groups
+// are reached. So a peer that holds up one of these holds up no other.
 type closer struct{ of any }
+
+// callsOf is of a closer for calls about the memory of connections: to an address, or of one user
+// to a listener.
+type callsOf struct {
+	of   any
+	user uint32
+}
 
 // newCloser returns a closer that equals no other.
 func newCloser() closer { return closer{new(int)} }
 
-// closes are those of one closer.
+// closes are the calls of one closer.
 type closes struct {
 	underWay int
-	waiting  []io.Closer
+	waiting  []func()
 }
 
-// closing has the closes of all closers that have any.
+// closing has the calls of all closers that have any.
 var closing = struct {
 	sync.Mutex
 	by map[closer]*closes
 }{by: make(map[closer]*closes)}
 
-// close closes x in a goroutine, once fewer than maxClosing closes are under way.
-func (c closer) close(x io.Closer) {
+// close closes x in a goroutine, once fewer than maxClosing calls are under way.
+func (c closer) close(x io.Closer) { c.begin(func() { _ = x.Close() }) }
+
+// begin calls f in a goroutine, once fewer than maxClosing calls are under way.
+func (c closer) begin(f func()) {
 	closing.Lock()
 	defer closing.Unlock()
 	all := closing.by[c]
@@ -63,31 +76,48 @@ func (c closer) close(x io.Closer) {
 		closing.by[c] = all
 	}
 	if all.underWay == maxClosing {
-		all.waiting = append(all.waiting, x)
+		all.waiting = append(all.waiting, f)
 		return
 	}
 	all.underWay++
-	go c.run(x)
+	go c.run(f)
 }
 
-// run closes x, and then what waits, one after the other.
-func (c closer) run(x io.Closer) {
-	for x != nil {
-		_ = x.Close()
-		x = c.next()
+// within calls f as begin does, and returns what f does, or when ctx ends its error. Then f goes on,
+// and over is closed when it has returned.
+func (c closer) within(ctx context.Context, f func() error) (over <-chan struct{}, err error) {
+	done := make(chan struct{})
+	var result error
+	c.begin(func() {
+		defer close(done)
+		result = f()
+	})
+	select {
+	case <-done:
+		return done, result
+	case <-ctx.Done():
+		return done, ctx.Err()
+	}
+}
+
+// run calls f, and then what waits, one after the other.
+func (c closer) run(f func()) {
+	for f != nil {
+		f()
+		f = c.next()
 	}
 }
 
 // next returns what has waited for longest. If nothing waits it returns nil, and
 // counts run as ended.
-func (c closer) next() io.Closer {
+func (c closer) next() func() {
 	closing.Lock()
 	defer closing.Unlock()
 	all := closing.by[c]
 	if len(all.waiting) > 0 {
-		x := all.waiting[0]
+		f := all.waiting[0]
 		all.waiting = all.waiting[1:]
-		return x
+		return f
 	}
 	if all.underWay--; all.underWay == 0 {
 		delete(closing.by, c)
@@ -95,7 +125,7 @@ func (c closer) next() io.Closer {
 	return nil
 }
 
-// admit returns errHeldUp if maxWaiting closes are waiting. It is called before a
+// admit returns errHeldUp if maxWaiting calls are waiting. It is called before a
 // connection is begun that the closer may have to close.
 func (c closer) admit() error {
 	closing.Lock()

@@ -67,7 +67,8 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 		return fabric.Flushed
 	}
 	if status == fabric.OK {
-		e.wakePeer()
+		e.noteSleeper()
+		e.Ring()
 	}
 	return status
 }

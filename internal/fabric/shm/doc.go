@@ -20,7 +20,8 @@
 // addresses are this host's, addr.go has the names of sockets and lookup.go who
 // has which, for which netlink.go asks the kernel, dial.go and listener.go make
 // endpoints, frame.go and handshake.go connect them, socket.go passes the descriptor,
-// closer.go closes peers', segment.go has the memory and region.go that for rings,
+// closer.go closes peers' and makes other calls that peers make long, patience.go measures
+// doorbells, segment.go has the memory and region.go that for rings,
 // endpoint.go what an end is made of, queue.go posts and polls, wait.go sleeps and wakes.
 //
 // Datagrams are on top of that, in the files whose names begin with datagram; no other

@@ -5,6 +5,7 @@ package shm
 // One end of a connection: what it is made of, and its life from Open to Close.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -35,14 +36,20 @@ type endpoint struct {
 	local, remote netip.AddrPort
 	mu            sync.Mutex // guards memory, and sock, which renewSocket may replace until it is connected
 	sock          *socket
+	user          uint32 // of the peer, once it is connected
+
+	calls closer          // for system calls that take as long as the peer makes them
+	left  <-chan struct{} // closed when one of these has returned that was not waited for; nil: none was left
+	work  sync.WaitGroup  // what Disconnect has begun
 
 	handshake
 	opened
 	mapped
 
-	failed  atomic.Bool           // the queue pair is in state ERR
-	drained bool                  // failed, and what had arrived before has been polled
-	broken  atomic.Pointer[error] // what Poll returns, once
+	failed       atomic.Bool           // the queue pair is in state ERR
+	disconnected bool                  // Disconnect has been called
+	drained      bool                  // failed, and what had arrived before has been polled
+	broken       atomic.Pointer[error] // what Poll returns, once
 	sendQueue
 	recvQueue
 
@@ -70,7 +77,7 @@ type mapped struct {
 var _ fabric.Endpoint = (*endpoint)(nil)
 
 func newEndpoint(f *shm, s *socket, local, remote netip.AddrPort) *endpoint {
-	e := &endpoint{f: f, sock: s, local: local, remote: remote, mapped: mapped{fd: -1}}
+	e := &endpoint{f: f, sock: s, local: local, remote: remote, calls: closer{callsOf{of: remote}}, mapped: mapped{fd: -1}}
 	e.ready = e.rung
 	return e
 }
@@ -123,17 +130,30 @@ func (e *endpoint) MemoryForPeer() int {
 
 // Disconnect implements [fabric.Endpoint]. The peer can still read the memory that
 // it has mapped, so what was sent before arrives. Disconnect does not wait for the
-// peer: this end's Wait returns ErrDisconnected at once.
+// peer: this end's Wait returns ErrDisconnected at once, and a goroutine shuts the socket down, which
+// takes as long as the peer has pollers.
 func (e *endpoint) Disconnect() error {
-	e.moveToError()
+	if e.moveToError(); e.disconnected {
+		return nil
+	}
+	e.disconnected = true
 	if e.step == established {
 		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
 	}
-	err := unix.Shutdown(e.sock.fd, unix.SHUT_RDWR)
-	if err != nil && err != unix.ENOTCONN {
-		return os.NewSyscallError("shutdown", err)
-	}
+	e.work.Go(func() { _ = unix.Shutdown(e.sock.fd, unix.SHUT_RDWR) }) // which fails if the peer has
 	return nil
+}
+
+// within calls f, which makes system calls that the peer can make long, and waits until ctx ends. Then
+// f goes on, and no other may be called: Close leaves what f uses until it has returned.
+func (e *endpoint) within(ctx context.Context, f func() error) error {
+	over, err := e.calls.within(ctx, f)
+	select {
+	case <-over:
+	default:
+		e.left = over
+	}
+	return err
 }
 
 // moveToError moves the queue pair to ERR. Poll returns the messages that have arrived
@@ -150,10 +170,23 @@ func (e *endpoint) Close() error {
 	if e.step == requested && e.passive || e.step == answered {
 		_ = e.sendReject(frame{reason: fabric.RejectConsumer})
 	}
+	e.work.Wait()
 	err := e.sock.close()
 	if errors.Is(err, os.ErrClosed) {
 		return net.ErrClosed
 	}
+	if e.left != nil {
+		go func() {
+			<-e.left
+			_ = e.free()
+		}()
+		return err
+	}
+	return errors.Join(err, e.free())
+}
+
+// free unmaps all memory.
+func (e *endpoint) free() (err error) {
 	e.closeFile()
 	err = errors.Join(err, e.unmap())
 	for _, m := range e.memory {

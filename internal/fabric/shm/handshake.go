@@ -59,8 +59,10 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if e.passive || e.step != idle || e.limits.RecvQueue == 0 || len(private) > fabric.MaxConnectData {
 		return nil, fmt.Errorf("connect: %w", syscall.EINVAL)
 	}
-	if err := e.sock.closer.admit(); err != nil {
-		return nil, fmt.Errorf("the listener at %v: %w", e.remote, err)
+	for _, c := range []closer{e.sock.closer, e.calls} {
+		if err := c.admit(); err != nil {
+			return nil, fmt.Errorf("the listener at %v: %w", e.remote, err)
+		}
 	}
 	if err := e.reach(ctx); err != nil {
 		return nil, err
@@ -79,7 +81,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := e.adopt(f, fd); err != nil {
+	if err := e.within(ctx, func() error { return e.adopt(f, fd) }); err != nil {
 		return nil, err
 	}
 	if err := e.forbidDescriptors(ctx); err != nil {
@@ -156,7 +158,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if f.kind != rtu {
 		return errHandshake
 	}
-	if err := e.settle(); err != nil {
+	if err := e.within(ctx, e.settle); err != nil {
 		return err
 	}
 	e.step = established
@@ -306,11 +308,7 @@ func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 func (e *endpoint) rejected(f *frame) error {
 	e.step = over
 	if f.reason == fabric.RejectStranger {
-		uid, err := e.sock.peer()
-		if err != nil {
-			return err
-		}
-		return &fabric.OtherUserError{Peer: uid, Own: ownUser(), Refused: true}
+		return &fabric.OtherUserError{Peer: e.user, Own: ownUser(), Refused: true}
 	}
 	err := &fabric.RejectError{Reason: f.reason, Private: fabric.Padded(f.private, fabric.MaxRejectData)}
 	if f.text != "" {

@@ -322,6 +322,13 @@ func (e end) write(to end, at int, imm uint32, data string) fabric.WorkRequest {
 	return fabric.WorkRequest{Op: fabric.WriteImm, Data: []byte(data), Imm: imm, RemoteAddr: to.mem.Addr() + uint64(at), RKey: to.mem.RKey()}
 }
 
+// post posts a work request, and wakes the peer.
+func (e end) post(wr fabric.WorkRequest) error {
+	err := e.PostSend([]fabric.WorkRequest{wr})
+	e.Ring()
+	return err
+}
+
 // poll returns all that has completed.
 func poll(t testing.TB, e end) []fabric.Completion {
 	t.Helper()

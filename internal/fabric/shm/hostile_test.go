@@ -354,10 +354,10 @@ func bear(e end) {
 	for i := uint32(0); err == nil && time.Now().Before(end); i++ {
 		room := len(*e.window.Load())
 		n := min(int(i)%len(data), room)
-		err = errors.Join(e.Arm(), e.PostSend([]fabric.WorkRequest{{
+		err = errors.Join(e.Arm(), e.post(fabric.WorkRequest{
 			Op: fabric.WriteImm, Imm: i, Data: data[:n], Signaled: true,
 			RKey: e.peer.rkey, RemoteAddr: uint64(int(i) * 17 % (room - n + 1)),
-		}}))
+		}))
 		for n := len(c); err == nil && n == len(c); {
 			recvs := 0
 			n, err = e.Poll(c[:])
@@ -408,7 +408,7 @@ func exchange(from, to end, i uint32) error {
 	text := fmt.Sprint("message ", i)
 	wr := from.write(to, 0, i, text)
 	wr.Signaled = true
-	err := errors.Join(to.Arm(), from.PostSend([]fabric.WorkRequest{wr}))
+	err := errors.Join(to.Arm(), from.post(wr))
 	var sent, got [2]fabric.Completion
 	for n := 0; err == nil && n == 0; {
 		if err = to.Wait(); err == nil {

@@ -209,19 +209,19 @@ func (l *listener) next() (fd int, err error) {
 
 // passive returns the endpoint of a connection that was accepted. Its peer can queue descriptors
 // at its socket if it could at the listener's.
-func (l *listener) passive(fd int) (*endpoint, error) {
+func (l *listener) passive(fd int, uid uint32) (*endpoint, error) {
 	s, err := pollSocket(fd, l.sock.rights, l.sock.closer)
 	if err != nil {
 		return nil, err
 	}
 	e := newEndpoint(l.f, s, l.at, netip.AddrPort{})
-	e.passive = true
+	e.passive, e.user, e.calls = true, uid, closer{callsOf{l.sock, uid}}
 	return e, nil
 }
 
 // drop refuses a connection that was accepted.
 func (l *listener) drop(fd int) {
-	if e, err := l.passive(fd); err == nil {
+	if e, err := l.passive(fd, 0); err == nil {
 		e.rejectAndClose(errListenerClosed)
 	}
 }
@@ -244,8 +244,12 @@ func (l *listener) admit(fd int) {
 // addRequest starts the goroutine that reads the request of a new connection, and ends another
 // connection without one if there are more than maxRequests.
 func (l *listener) addRequest(fd int, uid uint32) {
-	e, err := l.passive(fd)
+	e, err := l.passive(fd, uid)
 	if err != nil {
+		return
+	}
+	if e.calls.admit() != nil {
+		e.rejectAndClose(wire.Full)
 		return
 	}
 	r := &request{e: e, uid: uid}

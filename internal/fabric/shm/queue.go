@@ -46,6 +46,9 @@ type sendQueue struct {
 	head        uint64
 	tail        atomic.Uint64
 
+	ringDue bool     // the peer waits for a doorbell
+	ringing patience // doorbells
+
 	sent       uint64 // messages that took a receive of the peer's
 	peerPosted uint64 // receives of the peer's, as last looked up
 }
@@ -99,17 +102,33 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		e.posted++
 	}
 	if e.sent != before {
-		e.wakePeer()
+		e.noteSleeper()
 	}
 	return nil
 }
 
-// wakePeer rings, if the peer may be asleep.
-func (e *endpoint) wakePeer() {
-	if e.peer.waiting.Load() != 1 || !e.peer.waiting.CompareAndSwap(1, 0) {
+// noteSleeper makes Ring due if the peer may be asleep.
+func (e *endpoint) noteSleeper() {
+	if e.peer.waiting.Load() == 1 && e.peer.waiting.CompareAndSwap(1, 0) {
+		e.ringDue = true
+	}
+}
+
+// RingDue implements [fabric.Endpoint].
+func (e *endpoint) RingDue() bool { return e.ringDue }
+
+// Ring implements [fabric.Endpoint].
+func (e *endpoint) Ring() {
+	if !e.ringDue {
 		return
 	}
-	if err := e.sock.ring(); err != nil {
+	e.ringDue = false
+	began := e.ringing.begin()
+	err := e.sock.ring()
+	if slow := e.ringing.end(began); err == nil {
+		err = slow
+	}
+	if err != nil {
 		e.abort(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
 	}
 }

@@ -86,6 +86,7 @@ func (e *endpoint) reachAt(ctx context.Context, name string) error {
 	}
 	uid, err := e.sock.peer()
 	if err == nil {
+		e.user = uid
 		err = e.f.judge(ctx, uid, true)
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ package shm
 // chooses how large its region is.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -40,6 +41,9 @@ type peerRegion struct {
 	window  atomic.Pointer[[]byte] // from the start of the region on; PostSend loads it while Reach may store a larger one
 	windows [][]byte               // all there have been, for a PostSend may still copy to one
 	reached int                    // bytes, from the start, that are known to exist
+
+	// usable is how many bytes, from the start, exist and are in window.
+	usable atomic.Int64
 }
 
 // memory implements [fabric.Memory]: private pages, or the region of the
@@ -161,22 +165,47 @@ func (e *endpoint) mapOwn(m *memory) error {
 // Reach implements [fabric.Endpoint]. A peer registers its region from the start on, and
 // populates what it registers before it tells the address. Reach makes no page, for which
 // this end would pay, and waits for none: what has been swapped out is no hole.
-func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
-	size := uint64(e.peer.region)
-	if rkey != e.peer.rkey || addr > size || uint64(n) > size-addr {
+func (e *endpoint) Reach(ctx context.Context, addr uint64, rkey uint32, n int) error {
+	switch {
+	case !e.inRegion(addr, rkey, n):
 		return fmt.Errorf("%d bytes at %d are not the peer's memory: %w", n, addr, syscall.EFAULT)
+	case e.Reaches(addr, rkey, n):
+		return nil
 	}
-	end := int(addr) + n
-	if end > e.peerRegion.reached {
+	return e.within(ctx, func() error { return e.reachTo(int(addr) + n) })
+}
+
+// Reaches implements [fabric.Endpoint].
+func (e *endpoint) Reaches(addr uint64, rkey uint32, n int) bool {
+	return e.inRegion(addr, rkey, n) && int64(addr)+int64(n) <= e.usable.Load()
+}
+
+// inRegion reports whether n bytes lie in the peer's region.
+func (e *endpoint) inRegion(addr uint64, rkey uint32, n int) bool {
+	size := uint64(e.peer.region)
+	return rkey == e.peer.rkey && addr <= size && uint64(n) <= size-addr
+}
+
+// reachTo makes this end reach the peer's region up to end.
+func (e *endpoint) reachTo(end int) error {
+	r := &e.peerRegion
+	if end > r.reached {
 		if err := e.explore(); err != nil {
 			return err
 		}
 	}
-	if end > e.peerRegion.reached {
-		return fmt.Errorf("%d bytes at %d do not exist: %w", n, addr, syscall.EFAULT)
+	if end > r.reached {
+		return fmt.Errorf("the peer's memory ends at %d, before %d: %w", r.reached, end, syscall.EFAULT)
 	}
-	return e.widen(end)
+	if err := e.widen(end); err != nil {
+		return err
+	}
+	r.use()
+	return nil
 }
+
+// use makes Reaches true of what exists and is mapped.
+func (r *peerRegion) use() { r.usable.Store(int64(min(r.reached, len(*r.window.Load())))) }
 
 // explore finds out how much of the peer's region exists, and closes the descriptor if neither end
 // has a region. (mincore tells the owner of the file alone.)
@@ -186,6 +215,7 @@ func (e *endpoint) explore() error {
 		e.closeFile()
 	}
 	if r.reached == size {
+		r.use()
 		return nil
 	}
 	hole, err := unix.Seek(e.fd, int64(r.at+r.reached), unix.SEEK_HOLE)
@@ -194,7 +224,11 @@ func (e *endpoint) explore() error {
 	}
 	before := r.reached
 	r.reached = int(min(hole-int64(r.at), int64(size)))
-	return r.touch(before)
+	if err := r.touch(before); err != nil {
+		return err
+	}
+	r.use()
+	return nil
 }
 
 // widen maps as much of the peer's region as ends at end, and at least twice what there is: so

@@ -71,7 +71,7 @@ func TestRegionGrowsWhileMessagesAreSent(t *testing.T) {
 		both.Go(func() {
 			assert.NoError(t, a.PostSend([]fabric.WorkRequest{a.write(b, 8*i, uint32(i), "earlier")}))
 		})
-		both.Go(func() { assert.NoError(t, a.Reach(more.Addr(), more.RKey(), n)) })
+		both.Go(func() { assert.NoError(t, a.Reach(ctx, more.Addr(), more.RKey(), n)) })
 		both.Wait()
 		for _, at := range []int{0, n - 5} {
 			post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: []byte("later"), RKey: more.RKey(), RemoteAddr: more.Addr() + uint64(at)})
@@ -156,18 +156,18 @@ func reachesWhatIsRegistered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			one, other := ends[0], ends[1]
 			at, key := other.mem.Addr(), other.mem.RKey()
-			require.NoError(t, one.Reach(at, key, ringSize))
+			require.NoError(t, one.Reach(ctx, at, key, ringSize))
 			synctest.Test(t, func(t *testing.T) {
 				before := time.Now()
-				require.ErrorIs(t, one.Reach(at+ringSize, key, 4096), syscall.EFAULT)
-				require.ErrorIs(t, one.Reach(at+ringSize-4096, key, 8192), syscall.EFAULT)
+				require.ErrorIs(t, one.Reach(ctx, at+ringSize, key, 4096), syscall.EFAULT)
+				require.ErrorIs(t, one.Reach(ctx, at+ringSize-4096, key, 8192), syscall.EFAULT)
 				require.Zero(t, time.Since(before))
 			})
 			more, err := other.Register(ringSize, fabric.RemoteWrite)
 			require.NoError(t, err)
-			require.NoError(t, one.Reach(more.Addr(), key, ringSize), "memory that has come since")
-			require.NoError(t, one.Reach(at, key, 2*ringSize))
-			require.ErrorIs(t, one.Reach(at, key, 2*ringSize+1), syscall.EFAULT)
+			require.NoError(t, one.Reach(ctx, more.Addr(), key, ringSize), "memory that has come since")
+			require.NoError(t, one.Reach(ctx, at, key, 2*ringSize))
+			require.ErrorIs(t, one.Reach(ctx, at, key, 2*ringSize+1), syscall.EFAULT)
 		})
 	}
 }

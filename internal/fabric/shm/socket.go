@@ -252,15 +252,15 @@ func (s *socket) send(b []byte, fd int) error {
 // doorbell is the packet that wakes a peer. Its content does not matter.
 var doorbell = []byte{0}
 
-// ring and take never block, so they bypass Go's scheduler with raw system calls.
-// In a process that has been idle, the scheduler would wake a thread to watch over
-// each call, which takes longer than the call.
+// ring and take never block, but the kernel looks at every poller of the peer's socket, of which
+// the peer may have many. So they are no raw system calls, which would keep a processor of Go's
+// scheduler, and patience measures them.
 
 // ring wakes the peer. If the socket is full, the doorbells in it wake the peer;
 // if the peer has gone, this end's Wait notices. After any other error the peer
 // sleeps on.
 func (s *socket) ring() error {
-	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(&doorbell[0])), 1,
+	_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(&doorbell[0])), 1,
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	switch errno {
 	case 0, unix.EAGAIN, unix.EPIPE, unix.ECONNRESET, unix.ECONNREFUSED, unix.ENOTCONN:
@@ -303,7 +303,7 @@ func (s *socket) take(d *doorbells) (n uint64, more bool, err error) {
 		d.packets[i].header.Iov = &d.buffers[i]
 		d.packets[i].header.SetIovlen(1)
 	}
-	taken, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&d.packets[0])), uintptr(count),
+	taken, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&d.packets[0])), uintptr(count),
 		unix.MSG_DONTWAIT, 0, 0)
 	switch errno {
 	case 0:

@@ -10,12 +10,18 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // PeerUser implements [fabric.Neighbor].
-func (e *endpoint) PeerUser() (uid uint32, err error) { return e.sock.peer() }
+func (e *endpoint) PeerUser() (uid uint32, err error) {
+	if !e.passive && e.step == idle {
+		return 0, syscall.ENOTCONN
+	}
+	return e.user, nil
+}
 
 // OwnsTCP reports whether a user has the end at from of an established TCP connection of this host. It
 // believes this process's own user, whose processes can do anything to each other. If the kernel does

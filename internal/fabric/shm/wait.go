@@ -28,6 +28,7 @@ type waiter struct {
 	socketEnded bool                  // the socket is not read any more
 	ready       func(fd uintptr) bool // rung
 	doorbells   doorbells
+	taking      patience // doorbells
 }
 
 // Arm implements [fabric.Endpoint].
@@ -88,7 +89,11 @@ func (e *endpoint) answered() bool {
 // readSocket takes all doorbells, or notices the end of the socket.
 func (e *endpoint) readSocket() {
 	for {
+		began := e.taking.begin()
 		n, more, err := e.sock.take(&e.doorbells)
+		if slow := e.taking.end(began); err == nil {
+			err = slow
+		}
 		e.rings += n
 		switch {
 		case err == io.EOF, errors.Is(err, syscall.ECONNRESET): // the peer has not read all doorbells

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"syscall"
@@ -174,4 +175,7 @@ func poison(b []byte) {
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // Reach implements [fabric.Endpoint].
-func (e *Endpoint) Reach(uint64, uint32, int) error { return nil }
+func (e *Endpoint) Reach(context.Context, uint64, uint32, int) error { return nil }
+
+// Reaches implements [fabric.Endpoint].
+func (e *Endpoint) Reaches(uint64, uint32, int) bool { return true }

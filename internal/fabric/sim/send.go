@@ -77,6 +77,10 @@ func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
 	return nil
 }
 
+// RingDue and Ring implement [fabric.Endpoint].
+func (e *Endpoint) RingDue() bool { return false }
+func (e *Endpoint) Ring()         {}
+
 // inOnePiece returns the request with all that it carries in Data.
 func inOnePiece(wr *fabric.WorkRequest) *fabric.WorkRequest {
 	whole := *wr

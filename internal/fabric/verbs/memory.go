@@ -9,6 +9,7 @@ package verbs
 import "C"
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -166,4 +167,7 @@ func (e *endpoint) Footprint(o fabric.Options) fabric.Footprint {
 }
 
 // Reach implements [fabric.Endpoint]. The peer's device checks each write.
-func (e *endpoint) Reach(uint64, uint32, int) error { return nil }
+func (e *endpoint) Reach(context.Context, uint64, uint32, int) error { return nil }
+
+// Reaches implements [fabric.Endpoint].
+func (e *endpoint) Reaches(uint64, uint32, int) bool { return true }

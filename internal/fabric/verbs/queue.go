@@ -61,6 +61,10 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	return nil
 }
 
+// RingDue and Ring implement [fabric.Endpoint]. The peer's device makes its own completions.
+func (e *endpoint) RingDue() bool { return false }
+func (e *endpoint) Ring()         {}
+
 // encode writes wr to slot i.
 func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	if wr.ID&recvBit != 0 || int(wr.Op) >= len(sendOpcode) {

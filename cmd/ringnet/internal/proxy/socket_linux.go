@@ -14,10 +14,8 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
-// The kernel's sockets are not blocking, so no system call here waits, and the calls are
-// raw ones, of which the scheduler does not know. If it did, and this process had nothing
-// else to do, it would wake a thread to watch over each call, which takes longer than all
-// else that is done for a short message.
+// The kernel's sockets are not blocking, but a call still takes as long as whoever owns the other
+// end makes it, with pollers or with what it has sent. So none is a raw one.
 
 // socket is a socket of the kernel's. The kernel reports only to one call that the peer is
 // gone: if that is a write, a read after it finds what looks like the end of the stream.
@@ -48,7 +46,7 @@ func newSocket(c endpoint.Conn) carrier {
 func (s *socket) write(fd uintptr, p []byte) (int, syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, errno := rawCall(syscall.SYS_WRITE, fd, p)
+	n, errno := call(syscall.SYS_WRITE, fd, p)
 	switch errno {
 	case 0, syscall.EAGAIN, syscall.EPIPE:
 	default:
@@ -74,7 +72,7 @@ func (s *socket) source() source {
 	var errno syscall.Errno
 	read := func(fd uintptr) bool {
 		b = buffers.Get().(*buffer)
-		n, errno = rawCall(syscall.SYS_READ, fd, b[:])
+		n, errno = call(syscall.SYS_READ, fd, b[:])
 		if n == 0 {
 			buffers.Put(b)
 		}
@@ -146,10 +144,10 @@ func (s *socket) taken() uint64 {
 	return uint64(n)
 }
 
-// rawCall is the system call read or write, of which p is not empty.
-func rawCall(call, fd uintptr, p []byte) (int, syscall.Errno) {
+// call is the system call read or write, of which p is not empty.
+func call(number, fd uintptr, p []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall(call, fd, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
+		n, _, errno := syscall.Syscall(number, fd, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
 		switch errno {
 		case 0:
 			return int(n), 0
