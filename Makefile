@@ -32,7 +32,7 @@ RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/idealcard/fabrics/infiniband.json' --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
-.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-ports explore mutants fuzz
+.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners test-users soak soak-hours soak-card hours-card soak-ports explore mutants fuzz
 .PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -250,9 +250,14 @@ test-matrix-card: $(CARD)
 test-manners:
 	cd tools/idealcard && $(TEST) -count=1 -parallel 4 -run '^TestManners$$' .
 
+# The tests of the root module as four users, beside programs of each. It needs root.
+test-users:
+	GO=$(GO) tools/testusers.sh
+
 # Everything as often as it should be repeated once in a while.
 soak: export RINGNET_SOAK = 1
 soak: rdma-suites
+	RINGNET_SOAK= $(MAKE) test-users
 	cd tools/release && $(TEST) -count=1 ./... # which compiles the command for each system
 	cd benchmarks && $(TEST) -count=1 ./cardreport
 	GO=$(GO) tools/fuzz.sh 1m

@@ -249,7 +249,7 @@ func answerAsStranger([]string) error {
 		}
 	}
 	for i := range 102 {
-		l, err := net.Listen("unix", fmt.Sprint("@ringnet-ss:A", i))
+		l, err := net.Listen("unix", fmt.Sprintf("@ringnet-ss:A%d-%d", i, os.Getpid()))
 		if err != nil {
 			return err
 		}
@@ -270,7 +270,7 @@ func answerAsStranger([]string) error {
 		if err != nil {
 			return err
 		}
-		name := fmt.Sprint("@ringnet-ss:F", i)
+		name := fmt.Sprintf("@ringnet-ss:F%d-%d", i, os.Getpid())
 		if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0)); err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/strangers"
 )
 
 // strangerEnv says what a process of another user does: its role, and the arguments of that.
@@ -35,15 +36,15 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(status)
 	}
-	if err := strangers[words[0]](words[1:]); err != nil {
+	if err := roles[words[0]](words[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is over
 }
 
-// strangers are the roles. Each prints a line.
-var strangers = map[string]func(args []string) error{
+// roles are what a stranger does. Each prints a line.
+var roles = map[string]func(args []string) error{
 	"listen": func(args []string) error {
 		l, err := Listen(args[0], args[1])
 		if err == nil {
@@ -91,7 +92,7 @@ func claimAsStranger(args []string) error {
 	return nil
 }
 
-const strangerUID = 1000
+var strangerUID = strangers.ID(0)
 
 // stranger starts a process of another user in a role, and returns the line that it prints.
 func stranger(t *testing.T, role ...string) string {
@@ -101,21 +102,8 @@ func stranger(t *testing.T, role ...string) string {
 
 func strangerWith(t *testing.T, uid uint32, role ...string) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		const why = "only root can run programs as other users"
-		require.NotEqual(t, "true", os.Getenv("CI"), why)
-		t.Skip(why)
-	}
-	dir, err := os.MkdirTemp("", "ringnet")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755))
-	program, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
-	path := filepath.Join(dir, "stranger")
-	require.NoError(t, os.WriteFile(path, program, 0o755))
-
-	cmd := exec.Command(path)
+	strangers.Need(t)
+	cmd := exec.Command(strangers.Program(t))
 	cmd.Env = append(os.Environ(), strangerEnv+"="+strings.Join(role, " "))
 	cmd.Dir, cmd.Stderr = "/", os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -167,7 +155,7 @@ func TestAutoSaysThatTheListenerDoesNotTrustTheDialersUser(t *testing.T) {
 	onlySHM(t)
 	l := listenAuto(t, "127.0.0.1:0")
 	says := stranger(t, "dial", "auto", l.Addr().String())
-	require.Equal(t, "tcp other-user: connection refused (another user: the peer's user ID is 0, and it does not trust ours, 1000)", says)
+	require.Equal(t, fmt.Sprintf("tcp other-user: connection refused (another user: the peer's user ID is 0, and it does not trust ours, %d)", strangerUID), says)
 }
 
 // listenToStrangers returns a listener of auto that trusts the user of strangers.

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/strangers"
 )
 
 func reason(t testing.TB, err error) int {
@@ -183,7 +184,7 @@ func dialProgram(at netip.AddrPort, args []string) error {
 func asUser(t *testing.T, at netip.AddrPort, attr *syscall.SysProcAttr, args ...string) (string, error) {
 	t.Helper()
 	cmd := program("dial", at, args...)
-	cmd.Path = worldReadable(t)
+	cmd.Path = strangers.Program(t)
 	cmd.SysProcAttr = attr
 	cmd.Dir = "/"
 	out, err := cmd.CombinedOutput()
@@ -195,8 +196,8 @@ func asUser(t *testing.T, at netip.AddrPort, attr *syscall.SysProcAttr, args ...
 
 func TestUsers(t *testing.T) {
 	needsRoot(t)
-	own := func(uid uint32) bool { return uid == 1000 }
-	anotherThan1000 := func(uid uint32) bool { return uid != 1000 }
+	them := func(uid uint32) bool { return uid == stranger }
+	anyoneElse := func(uid uint32) bool { return uid != stranger }
 	anyone := func(uint32) bool { return true }
 	// The mapped user is the same to the kernel, whatever it is called.
 	namespace := func(inside int) *syscall.SysProcAttr {
@@ -208,6 +209,7 @@ func TestUsers(t *testing.T) {
 		}
 		return attr
 	}
+	notTrusted := fmt.Sprintf("peer's user ID is 0, and it does not trust ours, %d", stranger)
 	for name, test := range map[string]struct {
 		trust func(uint32) bool
 		attr  *syscall.SysProcAttr
@@ -215,11 +217,11 @@ func TestUsers(t *testing.T) {
 		says  string // of the dialer; "" means that it connects
 	}{
 		"the same":                           {nil, nil, nil, ""},
-		"another":                            {nil, user(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that trusts":                {nil, user(1000), []string{"trust"}, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that is not trusted":        {anotherThan1000, user(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that is trusted":            {own, user(1000), nil, ""},
-		"nobody":                             {anyone, user(65534), nil, "user 65534 may be anyone"},
+		"another":                            {nil, user(stranger), nil, notTrusted},
+		"another that trusts":                {nil, user(stranger), []string{"trust"}, notTrusted},
+		"another that is not trusted":        {anyoneElse, user(stranger), nil, notTrusted},
+		"another that is trusted":            {them, user(stranger), nil, ""},
+		"nobody":                             {anyone, user(OverflowUID()), nil, "user 65534 may be anyone"},
 		"in a namespace of its own":          {nil, namespace(0), nil, ""},
 		"in a namespace, by another name":    {nil, namespace(1000), nil, ""},
 		"in a namespace where nobody has ID": {nil, namespace(-1), nil, "user 65534 may be anyone"},
@@ -251,7 +253,7 @@ func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {
 	leavesNothing(t)
 	defer close(decide)
 	l := listen(t, f, 1)
-	start(t, programAs(t, 1000, "dial", l.Addr()))
+	start(t, programAs(t, stranger, "dial", l.Addr()))
 	soon(t, "the question", func() { <-asked })
 	requireAccepts(t, f, l)
 	soon(t, "Close", func() { require.NoError(t, l.Close()) })
@@ -260,7 +262,7 @@ func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {
 // A user about whom Config.Trust does not return takes one place, however often it connects,
 // and all its connections wait for that call.
 func TestTrustIsCalledOncePerUserAtATime(t *testing.T) {
-	const silent, trusted = 1001, 1002
+	silent, trusted := stranger, another
 	synctest.Test(t, func(t *testing.T) {
 		judge, asked := make(chan struct{}), 0
 		f := &shm{judging: newVerdicts(), config: Config{Trust: func(uid uint32) bool {

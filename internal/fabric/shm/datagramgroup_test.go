@@ -295,7 +295,7 @@ func TestGroupMemberIsStopped(t *testing.T) {
 // Members and senders of different users find each other if both trust.
 func TestGroupsOfUsers(t *testing.T) {
 	needsRoot(t)
-	own := func(uid uint32) bool { return uid == 1000 }
+	own := func(uid uint32) bool { return uid == stranger }
 	for name, test := range map[string]struct {
 		trust  func(uint32) bool
 		args   []string
@@ -312,7 +312,7 @@ func TestGroupsOfUsers(t *testing.T) {
 			group := someGroup()
 			early, late := openMailbox(t, f, 16), openMailbox(t, f, 16)
 			before := early.resolveMembers(t, group)
-			p := startAs(t, 1000, "member", netip.AddrPortFrom(host, 0), append([]string{group.String()}, test.args...)...)
+			p := startAs(t, stranger, "member", netip.AddrPortFrom(host, 0), append([]string{group.String()}, test.args...)...)
 			require.Equal(t, "joined", p.first)
 			after := late.resolveMembers(t, group)
 			own := openMailbox(t, f, 16)
@@ -361,12 +361,12 @@ func TestGroupsReachMembersAmongStrangers(t *testing.T) {
 	group := someGroup()
 	a := openMailbox(t, f, 16)
 	h := a.resolveMembers(t, group)
-	startAs(t, 1000, "knock", netip.AddrPortFrom(host, 1), senderOf(t, f, group))
+	startAs(t, stranger, "knock", netip.AddrPortFrom(host, 1), senderOf(t, f, group))
 	var names []string
 	for range 2 * maxMembers {
 		names = append(names, nameOf(memberName, 0, strconv.FormatUint(rand.Uint64(), 16), group))
 	}
-	startAs(t, 1000, "squat", netip.AddrPortFrom(host, 1), append([]string{"idle"}, names...)...)
+	startAs(t, stranger, "squat", netip.AddrPortFrom(host, 1), append([]string{"idle"}, names...)...)
 	for i := range 10 {
 		m := openMailbox(t, f, 16)
 		m.join(t, group)
@@ -420,7 +420,7 @@ func TestGroupKnocksOfStrangersCauseNoLook(t *testing.T) {
 	h := openMailbox(t, f, 16).resolveMembers(t, group)
 	b := openMailbox(t, f, 16)
 	require.NoError(t, b.addCard(group, netip.Addr{})) // and does not knock
-	p := startAs(t, 1000, "knock once", netip.AddrPortFrom(host, 1), senderOf(t, f, group), "20")
+	p := startAs(t, stranger, "knock once", netip.AddrPortFrom(host, 1), senderOf(t, f, group), "20")
 	require.Equal(t, "done", p.first)
 	h.mu.Lock()
 	known := len(h.known)
@@ -441,7 +441,7 @@ func TestGroupKnocksInVainMakeLooksRarer(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	group := someGroup()
-	startAs(t, 1000, "squat", netip.AddrPortFrom(host, 1), "idle", nameOf(memberName, 1000, "1", group))
+	startAs(t, stranger, "squat", netip.AddrPortFrom(host, 1), "idle", nameOf(memberName, stranger, "1", group))
 	h := openMailbox(t, f, 16).resolveMembers(t, group)
 	name := senderOf(t, f, group)
 	before, began := looks.Load(), time.Now()
@@ -462,7 +462,7 @@ func TestGroupsReachMembersDespiteLingeringDescriptors(t *testing.T) {
 		group := someGroup()
 		a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 		h := a.resolveMembers(t, group)
-		startAs(t, 1000, "linger", netip.AddrPortFrom(host, 1), strconv.Itoa(2*(maxClosing+maxWaiting)), senderOf(t, f, group))
+		startAs(t, stranger, "linger", netip.AddrPortFrom(host, 1), strconv.Itoa(2*(maxClosing+maxWaiting)), senderOf(t, f, group))
 		b.join(t, group)
 		a.postUntil(t, h, "hello", b.receives)
 		h.Close()

@@ -40,7 +40,7 @@ func TestTrustThatIsSlowDelaysNoGroup(t *testing.T) {
 	decided := sync.OnceFunc(func() { close(decide) })
 	defer decided()
 	group := someGroup()
-	p := startAs(t, 1000, "member", netip.AddrPortFrom(host, 0), group.String(), "trust")
+	p := startAs(t, stranger, "member", netip.AddrPortFrom(host, 0), group.String(), "trust")
 	require.Equal(t, "joined", p.first)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	var h [2]*members
@@ -65,7 +65,7 @@ func TestTrustThatIsSlowIsWaitedForUntilTheContextEnds(t *testing.T) {
 	f, asked, decide := undecided(t)
 	defer close(decide)
 	at := place()
-	startAs(t, 1000, "squat", at, "idle", nameOf(datagramName, 1000, "", at))
+	startAs(t, stranger, "squat", at, "idle", nameOf(datagramName, stranger, "", at))
 	a := openMailbox(t, f, 16)
 	asking, cancel := context.WithCancel(ctx)
 	go func() {
@@ -90,7 +90,7 @@ func TestTrustMayCallClose(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	group := someGroup()
-	startAs(t, 1000, "squat", netip.AddrPortFrom(host, 1), "idle", nameOf(memberName, 1000, "1", group))
+	startAs(t, stranger, "squat", netip.AddrPortFrom(host, 1), "idle", nameOf(memberName, stranger, "1", group))
 	a = openMailbox(t, f, 16)
 	soon(t, "Close", func() {
 		h, err := a.Resolve(ctx, group)

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -352,18 +351,4 @@ func soon(t testing.TB, what string, f func()) {
 		buf := make([]byte, 1<<20)
 		t.Fatalf("%s: still waiting\n%s", what, buf[:runtime.Stack(buf, true)])
 	}
-}
-
-// worldReadable is a copy of this test's binary that every user may run.
-func worldReadable(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "ringnet-shm")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755))
-	b, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
-	path := filepath.Join(dir, "program")
-	require.NoError(t, os.WriteFile(path, b, 0o755))
-	return path
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/strangers"
 )
 
 // squatProgram holds the names that it is given, and says when it has them.
@@ -130,18 +131,19 @@ func echoProgram(at netip.AddrPort, args []string) error {
 	}
 }
 
-// asStranger starts a program as a user whom nobody trusts.
+// Users whom nobody trusts.
+var stranger, another, third = strangers.ID(0), strangers.ID(1), strangers.ID(2)
+
+// asStranger starts a program as one of them.
 func asStranger(t *testing.T, name string, at netip.AddrPort, args ...string) *process {
 	t.Helper()
-	return startAs(t, 1000, name, at, args...)
+	return startAs(t, stranger, name, at, args...)
 }
 
 // needsRoot is for tests that run programs as other users.
 func needsRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "only root can run programs as other users")
-	}
+	strangers.Need(t)
 }
 
 // user is how to start a program as a user.
@@ -154,7 +156,7 @@ func programAs(t *testing.T, uid uint32, name string, at netip.AddrPort, args ..
 	t.Helper()
 	needsRoot(t)
 	cmd := program(name, at, args...)
-	cmd.Path, cmd.Dir, cmd.SysProcAttr = worldReadable(t), "/", user(uid)
+	cmd.Path, cmd.Dir, cmd.SysProcAttr = strangers.Program(t), "/", user(uid)
 	return cmd
 }
 
@@ -249,7 +251,7 @@ func TestDialersAreNotDelayedByAnotherUsersFullQueue(t *testing.T) {
 				return
 			}
 			assert.ErrorIs(t, err, syscall.EACCES)
-			assert.ErrorContains(t, err, "user ID is 1000, ours 0")
+			assert.ErrorContains(t, err, fmt.Sprintf("user ID is %d, ours 0", stranger))
 		})
 	})
 }
@@ -372,25 +374,26 @@ func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 		assert.NoError(t, err, said)
 		return said
 	}
+	its := fmt.Sprintln(stranger)
 	for _, taken := range []bool{false, true} {
 		if taken {
-			startAs(t, 2000, "squat", place(), "idle", nameOf(listenerName, 1000, "", place()))
+			startAs(t, third, "squat", place(), "idle", nameOf(listenerName, stranger, "", place()))
 		}
 		l, err := f.Listen(place(), 16)
 		require.NoError(t, err)
 		defer l.Close()
 		go acceptAll(l)
-		p := startAs(t, 1000, "echo", place(), "trust")
-		assert.Equal(t, "1000\n", dialAs(1000))
+		p := startAs(t, stranger, "echo", place(), "trust")
+		assert.Equal(t, its, dialAs(stranger))
 		if !taken {
 			assert.Equal(t, "0\n", dialAs(0, "trust"))
-			assert.Equal(t, "0\n", dialAs(1001))
-			assert.Equal(t, "0\n", dialAs(1001, "trust"))
+			assert.Equal(t, "0\n", dialAs(another))
+			assert.Equal(t, "0\n", dialAs(another, "trust"))
 		}
 		require.NoError(t, l.Close())
 		if !taken {
-			assert.Equal(t, "1000\n", dialAs(1001, "trust"))
-			assert.Equal(t, "1000\n", dialAs(0, "trust"))
+			assert.Equal(t, its, dialAs(another, "trust"))
+			assert.Equal(t, its, dialAs(0, "trust"))
 		}
 		require.NoError(t, p.Process.Kill())
 		_ = p.Wait()
@@ -401,7 +404,7 @@ func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 func TestDialersKeepToTheListenerThatTheyPrefer(t *testing.T) {
 	leavesNothing(t)
 	startAs(t, 0, "squat", place(), "full", plainName(place()))
-	startAs(t, 1000, "echo", place(), "trust")
+	startAs(t, stranger, "echo", place(), "trust")
 	kernels(t, func(t *testing.T, f *shm) {
 		f.config.Trust = func(uint32) bool { return true }
 		ep, err := f.Dial(ctx, netip.AddrPort{}, place())

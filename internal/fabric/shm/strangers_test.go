@@ -203,7 +203,7 @@ func TestLingeringDescriptorsEndAListenerAtMost(t *testing.T) {
 			if guarded(t, f) {
 				many = "1000" // all in vain
 			}
-			startAs(t, 1000, "linger", l.Addr(), many, plainName(l.Addr()))
+			startAs(t, stranger, "linger", l.Addr(), many, plainName(l.Addr()))
 			if guarded(t, f) {
 				requireAccepts(t, f, l)
 			} else {
@@ -226,7 +226,7 @@ func TestLingeringDescriptorsDelayNoDialer(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		at := place()
-		p := startAs(t, 1000, "linger server", at, plainName(at), plainName(netip.AddrPortFrom(netip.Addr{}, at.Port())))
+		p := startAs(t, stranger, "linger server", at, plainName(at), plainName(netip.AddrPortFrom(netip.Addr{}, at.Port())))
 		before := threads(t)
 		var first sync.Once
 		f.config.Trust = func(uint32) bool {

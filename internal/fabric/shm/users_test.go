@@ -5,6 +5,7 @@
 package shm
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -26,9 +27,9 @@ func TestStrangersTakeNoPlaceOfAListener(t *testing.T) {
 		unlock := sync.OnceFunc(l.mu.Unlock)
 		defer unlock()
 		soon(t, "a stranger", func() {
-			said, err := asUser(t, l.Addr(), user(1000))
+			said, err := asUser(t, l.Addr(), user(stranger))
 			assert.Error(t, err)
-			assert.Equal(t, "dial: another user: the peer's user ID is 0, and it does not trust ours, 1000", strings.TrimSpace(said))
+			assert.Equal(t, fmt.Sprintf("dial: another user: the peer's user ID is 0, and it does not trust ours, %d", stranger), strings.TrimSpace(said))
 		})
 		unlock()
 		requireAccepts(t, f, l)
@@ -54,7 +55,7 @@ func TestSilentDialersOfOneUserTakeNoPlaceOfAnother(t *testing.T) {
 		t.Cleanup(func() { unix.Close(pair[1]) })
 		l.addRequest(pair[0], uid)
 	}
-	const honest, many = 1, 2
+	honest, many := stranger, another
 	connect(honest)
 	for range 2 * maxRequests {
 		connect(many)
