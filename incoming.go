@@ -3,21 +3,13 @@ package ringnet
 // The listener's side of a handshake, from the request until a connection waits for Accept.
 
 import (
-	"context"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
 )
-
-// confirmWithin is how long a peer may take to confirm the answer to its request while
-// other requests find no place. It is long enough for rdma_cm to repeat one lost message,
-// which it does after 4 to 6 s.
-const confirmWithin = 8 * time.Second
 
 // places counts the connections that Accept has not returned and the links that they came
 // on, and bounds both. Guarded by Listener.mu.
@@ -35,6 +27,11 @@ func (p *places) takeLink(forPeer int) bool {
 	p.links++
 	p.forPeers += forPeer
 	return true
+}
+
+// free is for how many links of such dialers there are places.
+func (p *places) free(forPeer int) int {
+	return min(p.maxLinks-p.links, p.maxConnections-p.connections, (p.maxForPeers-p.forPeers)/max(forPeer, 1))
 }
 
 func (p *places) leaveLink(forPeer int) {
@@ -63,7 +60,7 @@ func memoryForPeer(ep fabric.Endpoint) int {
 
 // begin takes a place for a link and its first connection, or returns what to tell the
 // dialer.
-func (l *Listener) begin(forPeer int) (*incoming, wire.Reject) {
+func (l *Listener) begin(from source, forPeer int) (*incoming, wire.Reject) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -72,14 +69,14 @@ func (l *Listener) begin(forPeer int) (*incoming, wire.Reject) {
 	case forPeer > l.places.maxForPeers:
 		l.countFailed(ReasonRefused)
 		return nil, wire.Reject{Reason: fmt.Sprintf("queues of %d bytes are more than the listener's PendingMemory", forPeer)}
-	case !l.places.takeLink(forPeer):
-		l.handshakes.endOverdue()
+	case l.handshakes.keptFrom(from, l.places.free(forPeer)), !l.places.takeLink(forPeer):
+		l.handshakes.wait(from)
 		l.endEmpty()
 		l.countFailed(ReasonFull)
 		return nil, wire.Full
 	}
 	l.ended.Add(1)
-	return &incoming{listener: l, forPeer: forPeer, handshake: l.handshakes.begin(l.ctx)}, wire.Reject{}
+	return &incoming{listener: l, forPeer: forPeer, handshake: l.handshakes.begin(l.ctx, from)}, wire.Reject{}
 }
 
 // incoming is a link that a peer dials. It implements link.Acceptor for the connections that
@@ -208,37 +205,4 @@ func handshakeCode(err error) ReasonCode {
 		return code
 	}
 	return ReasonSilent
-}
-
-// handshakes are those under way at a listener, the oldest first. Guarded by Listener.mu.
-type handshakes []*handshake
-
-type handshake struct {
-	began  time.Time
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
-func (hs *handshakes) begin(ctx context.Context) *handshake {
-	h := &handshake{began: time.Now()}
-	h.ctx, h.cancel = context.WithCancel(ctx)
-	*hs = append(*hs, h)
-	return h
-}
-
-func (hs *handshakes) end(h *handshake) {
-	h.cancel()
-	i := slices.Index(*hs, h)
-	*hs = slices.Delete(*hs, i, i+1)
-}
-
-// endOverdue cancels the handshakes whose peers have taken longer than confirmWithin. A
-// dialer that finds no place now asks again and gets one of theirs.
-func (hs *handshakes) endOverdue() {
-	for _, h := range *hs {
-		if time.Since(h.began) < confirmWithin {
-			return
-		}
-		h.cancel()
-	}
 }

@@ -277,7 +277,7 @@ func (l *Listener) serve() {
 			l.arrivals.failed(l, listenerError(err))
 			return
 		}
-		in, refusal := l.begin(memoryForPeer(ep))
+		in, refusal := l.begin(sourceOf(ep), memoryForPeer(ep))
 		if in == nil {
 			_ = ep.Reject(refusal.Append(nil))
 			_ = ep.Close()

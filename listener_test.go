@@ -179,6 +179,59 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 	}
 }
 
+// Who takes all places, and takes each again that it loses, keeps nobody else out.
+func TestPlacesAreSharedFairly(t *testing.T) {
+	const sender, honest = "10.0.0.2:0", "10.0.0.3:0"
+	from := func(addr string) *Dialer {
+		return &Dialer{Config: dedicated, Timeout: 10 * time.Minute, LocalAddr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr))}
+	}
+	for name, test := range map[string]struct {
+		lc   ListenConfig
+		hold time.Duration // for which the hostile dialer keeps a place at most
+	}{
+		"by number":           {ListenConfig{Backlog: 4}, time.Hour},
+		"by memory":           {ListenConfig{PendingMemory: 4 * dedicated.PinnedMemory()}, time.Hour},
+		"places taken afresh": {ListenConfig{Backlog: 4}, 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				t.Cleanup(func() { time.Sleep(time.Minute) })
+				n := sim.New(sim.Link{Latency: time.Millisecond})
+				simulate(t, n)
+				mute := &hooked{Fabric: n, confirm: func(func() error) error { return nil }}
+				addNetwork(t, "mute", network{&carrier{name: "mute", open: opens(mute)}, "ip"})
+				l := host{"sim", "10.0.0.1"}.listen(t, test.lc)
+				acceptAll(t, l)
+				var hostile sync.WaitGroup
+				ctx, cancel := context.WithCancel(t.Context())
+				for range 16 {
+					hostile.Go(func() {
+						for ctx.Err() == nil {
+							c, err := from(sender).DialContext(ctx, "mute", l.Addr().String())
+							if err != nil {
+								continue
+							}
+							assert.NoError(t, c.SetReadDeadline(time.Now().Add(test.hold)))
+							stop := context.AfterFunc(ctx, func() { c.Close() })
+							_, _ = c.Read(make([]byte, 1))
+							stop()
+							c.Close()
+						}
+					})
+				}
+				time.Sleep(10 * time.Second)
+				for range 10 {
+					start := time.Now()
+					dial(t, from(honest), "sim", l.Addr().String())
+					assert.LessOrEqual(t, time.Since(start), shareWithin+3*fabric.LongestPause)
+				}
+				cancel()
+				hostile.Wait()
+			})
+		})
+	}
+}
+
 // A handshake over a long way takes long. It is not ended for others that want its place.
 func TestHandshakesOfFarPeersAreNotEndedForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

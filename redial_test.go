@@ -170,7 +170,7 @@ func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 		hang.Unless(t, func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			return l.places.connections+l.places.links+len(l.handshakes)+l.places.forPeers == 0
+			return l.places.connections+l.places.links+len(l.handshakes.all)+l.places.forPeers == 0
 		})
 	})
 }
