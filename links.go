@@ -38,13 +38,30 @@ func completeLink(cfg *link.Setup, n network, f fabric.Fabric) {
 	}
 }
 
+// setup returns what the links that d dials are made of.
+func (d *Dialer) setup(n network, f fabric.Fabric) (link.Setup, error) {
+	cfg, err := link.NewSetup(d.Config)
+	if err == nil {
+		completeLink(&cfg, n, f)
+	}
+	return cfg, err
+}
+
+// linkKey returns the key of the links that d may share.
+func (d *Dialer) linkKey(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Setup, proven bool) linkKey {
+	key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: proven}
+	if d.TrustUser != nil {
+		key.fabric, key.trust = nil, d // each dial opens a fabric of its own, which asks d
+	}
+	return key
+}
+
 // dialLink connects to an address, over a link that is up or over one that maker makes.
 func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, maker linkMaker) (*Conn, error) {
-	cfg, err := link.NewSetup(d.Config)
+	cfg, err := d.setup(n, f)
 	if err != nil {
 		return nil, err
 	}
-	completeLink(&cfg, n, f)
 	request := n.request(f, local, remote)
 	var made *link.Link // nil if the connection begins on a link that was there
 	connect := func(ctx context.Context) (*link.Stream, error) {
@@ -60,10 +77,7 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 		s, err = connect(ctx)
 	} else {
 		_, isUnproven := maker.(unproven)
-		key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: !isUnproven}
-		if d.TrustUser != nil {
-			key.fabric, key.trust = nil, d // each dial opens a fabric of its own, which asks d
-		}
+		key := d.linkKey(f, local, remote, cfg, !isUnproven)
 		s, err = links.Dial(ctx, key, connect, d.more(request, cfg, maker))
 	}
 	if err != nil {
@@ -76,13 +90,11 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	return c, nil
 }
 
-// more tells the pool how many links to spread connections over, and how to make another.
+// more tells the pool how many links to spread connections over, when to pass over one, and how to make
+// another.
 func (d *Dialer) more(request auto.Request, cfg link.Setup, maker linkMaker) link.More {
 	most := d.Config.MostLinks()
-	if most == 1 {
-		return link.More{}
-	}
-	return link.More{Links: most, Connect: func() (*link.Link, error) {
+	return link.More{Links: most, Answer: autoTimes.Answer, Connect: func() (*link.Link, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), cfg.HandshakeTimeout)
 		defer cancel()
 		l, err := maker.DialEmpty(ctx, request, cfg)

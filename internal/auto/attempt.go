@@ -35,6 +35,9 @@ type Network struct {
 	Name string
 	Open func() (fabric.Fabric, error)
 
+	// Up reports whether a proven link to an address is up and answers.
+	Up func(f fabric.Fabric, remote netip.AddrPort) bool
+
 	// Dial connects to an address, over a proven link that is up or over one that it has
 	// links make.
 	Dial func(ctx context.Context, f fabric.Fabric, remote netip.AddrPort, links *ProvenLinks) (*rconn.Conn, error)

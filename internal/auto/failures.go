@@ -73,7 +73,8 @@ type candidate struct {
 	failure *Failure
 }
 
-// candidates returns the networks in the order to ask them.
+// candidates returns the networks in the order to ask them. A failure to make a link does not count
+// while one is up, which may have been silent or without a path when another was asked for.
 func (a *attempt) candidates() (candidates []candidate) {
 	for _, n := range a.Networks {
 		c := candidate{Network: n, at: destination{network: n.Name}}
@@ -86,6 +87,9 @@ func (a *attempt) candidates() (candidates []candidate) {
 				c.at = a.destination(n.Name, c.fabric)
 				c.failure = a.Failures.find(c.at, a.Times.Remember)
 			}
+		}
+		if c.failure != nil && c.fabric != nil && n.Up(c.fabric, a.remote) {
+			c.failure = nil
 		}
 		candidates = append(candidates, c)
 	}

@@ -85,3 +85,36 @@ func requireEchoed(t *testing.T, c net.Conn) {
 	require.NoError(t, c.SetDeadline(time.Now().Add(hang.After)))
 	require.NoError(t, echoed(c, 100))
 }
+
+// A process closes its listener with a connection left, and is stopped. A new process listens at its
+// address, and each dial of a client of the old one reaches it, without a wait: the old one has said
+// that it accepts no more.
+func TestDialsPassAProcessThatDrainsAndIsStopped(t *testing.T) {
+	for _, network := range []string{"shm", "auto"} {
+		t.Run(network, func(t *testing.T) {
+			old := start(t, "echoer", network, "127.0.0.1:0")
+			address := old.hear()
+			d := ringnet.Dialer{Config: &ringnet.Config{HandshakeTimeout: time.Hour}} // a dial that waits for it does not end
+			if network == "auto" {
+				d.Require = []string{"shm"} // or TCP has won on a machine that is busy
+			}
+			left, err := d.Dial(network, address)
+			require.NoError(t, err)
+			requireEchoed(t, left)
+			old.tell("stop listening")
+			requireEchoed(t, left)
+			old.stop()
+			successor := start(t, "echoer", network, address)
+			require.Equal(t, address, successor.hear())
+			for range 3 {
+				c, err := d.Dial(network, address)
+				require.NoError(t, err)
+				requireEchoed(t, c)
+				require.NoError(t, c.Close())
+			}
+			old.goOn()
+			requireEchoed(t, left)
+			require.NoError(t, left.Close())
+		})
+	}
+}

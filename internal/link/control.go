@@ -27,12 +27,15 @@ func (l *Link) pushRecords() {
 			records[n] = r
 		}
 		if n < len(records) && l.maySayGoAway() {
-			l.leaving.goAway, l.leaving.after = goAwaySaid, after
+			l.leaving.goAway = goAwaySaid
 			records[n] = wire.Record{Type: credit.GoAwayRecord}
 			n++
 		}
 		if n == 0 {
 			return
+		}
+		if l.leaving.goAway == goAwaySaid {
+			l.leaving.after = after
 		}
 		l.stats.ControlSent++
 		l.pushMessage(&q.control.records, l.ledger.SendRecords(), records[:n])

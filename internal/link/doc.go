@@ -17,7 +17,8 @@
 // queue pair does so over another, which is dialed then (path.go, search.go).
 //
 // A link begins with the stream that it was dialed for, or, if it is one of several
-// for a pair of processes (pool.go), without. An idle link leaves (idle.go): each side
+// for a pair of processes (pool.go), without. An idle link leaves (idle.go), and one whose
+// listener is closed when its streams are over: each side
 // sends GOAWAY, and disconnects when it has sent and received it and no stream is left. The
 // life of a stream on the wire is that of [credit.Stream]; what its owner still does with
 // it is [use].

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"net"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 //	goAwayUnsaid  streams may begin             → goAwayDue, when the link has been idle for
 //	                                              Config.LinkIdle, or is to leave, or its listener
 //	                                              is closed, or the peer's GOAWAY has come
-//	goAwayDue     those there are come to an end → goAwaySaid, when none is left
+//	goAwayDue     those there are live on        → goAwaySaid, when maySayGoAway
 //	goAwaySaid    it has been posted
 type goAway uint8
 
@@ -27,7 +28,7 @@ const (
 // Link.mu.
 type leaving struct {
 	goAway   goAway
-	after    uint64 // goAwaySaid: work requests that complete with it
+	after    uint64 // goAwaySaid: work requests that complete with it and with the last record behind it
 	received bool   // the peer's GOAWAY has come
 
 	timer         *time.Timer // of idleTick, once no stream is owned
@@ -44,7 +45,7 @@ func (g *leaving) sayGoAway() {
 	}
 }
 
-// delivered reports whether the peer's device has this side's GOAWAY.
+// delivered reports whether the peer's device has this side's GOAWAY and all records.
 func (g *leaving) delivered(slots *credit.Slots) bool {
 	return g.goAway == goAwaySaid && slots.Completed(g.after)
 }
@@ -85,7 +86,8 @@ func (l *Link) Leave() {
 	}
 }
 
-// retire ends the link, with GOAWAY, when it carries no stream.
+// retire has no more stream begin on a link that this side accepted, tells the peer so, and ends the
+// link when it carries none.
 func (l *Link) retire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +96,7 @@ func (l *Link) retire() {
 		return
 	}
 	l.leaving.sayGoAway()
-	l.trySend() // the streams may be over that their owners have not closed
+	l.trySend()
 	l.watchNow()
 }
 
@@ -113,9 +115,28 @@ func (l *Link) goAway() {
 	l.watchNow()
 }
 
-// maySayGoAway reports whether GOAWAY is due and no stream is left. Called with mu held.
+// maySayGoAway reports whether GOAWAY is due, behind all other records that are: so no ACCEPT comes
+// behind it. The side that was dialed sends it while streams live on, for the dialer to know at once
+// that no other OPEN will be accepted: this process may be stopped before it is asked. The dialer
+// sends its own behind the ends of its streams, when none is left. Called with mu held.
 func (l *Link) maySayGoAway() bool {
-	return l.leaving.goAway == goAwayDue && l.streams.live.Load() == 0
+	return l.leaving.goAway == goAwayDue && (!l.active || l.streams.live.Load() == 0)
+}
+
+// receivedGoAway takes that the peer begins no stream any more, or accepts none: not those
+// either that it has not answered. Called with mu held.
+func (l *Link) receivedGoAway() error {
+	if l.leaving.received {
+		return errors.New("a second GOAWAY")
+	}
+	l.leaving.received = true
+	l.leaving.sayGoAway()
+	for _, s := range l.streams.byNumber {
+		if s != nil && s.opening {
+			s.touch()
+		}
+	}
+	return nil
 }
 
 // startIdleTimer sets the timer of idleTick if nothing of the link is owned any more, and has the

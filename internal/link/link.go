@@ -97,13 +97,15 @@ type Link struct {
 	stats   Stats // its bytes are those of streams that are over
 }
 
-// streamTable is the streams on a link. Guarded by Link.mu, but for live and opens.
+// streamTable is the streams on a link. Guarded by Link.mu, but for live, opens and unheard.
 type streamTable struct {
 	byNumber   []*Stream     // by number; nil where none is
 	live       atomic.Int32  // of those; read without mu by a Pool
 	lowest     int           // no number below it is free
 	unanswered int           // streams that the peer has dialed and that have not been answered
 	opens      chan struct{} // one for each that this side has dialed and that has not been answered
+	opening    int           // those of opens that are in the table
+	unheard    silence       // of the peer, which is to answer those
 	owned      int           // streams and buffers whose owner has not closed them
 	timedOut   timedOutClose
 }

@@ -111,6 +111,8 @@ func (s *Stream) opened(err error) error {
 		err = s.refused()
 	case s.ledger.EndReceived() != 0:
 		err = syscall.ECONNRESET // the peer has accepted it, and then reset it
+	case l.leaving.received:
+		err = errLeaving // and so it will be refused
 	default:
 		err = l.cause
 	}
@@ -122,6 +124,15 @@ func (s *Stream) opened(err error) error {
 	l.trySend() // a RESET, if the peer has accepted the stream
 	l.watchNow()
 	return err
+}
+
+// openReady reports whether the peer has answered OPEN, and its ring can be written to, or whether it
+// will not accept the stream. Called with mu held.
+func openReady(s *Stream) bool {
+	if s.ledger.AwaitsAnswer() {
+		return s.link.leaving.received || s.link.stage >= ended
+	}
+	return !s.reaching || s.link.stage >= ended
 }
 
 // awaitAnswer waits for the peer's answer to OPEN, until ctx ends or
@@ -171,6 +182,7 @@ func (l *Link) beginStream(ctx context.Context) (s *Stream, err error) {
 	s.local, s.remote = local, remote
 	s.inbox.ring = ring.New(held.bytes())
 	s.opening = true
+	l.streams.asked()
 	s.changed()
 	l.pollAndSend()
 	return s, nil

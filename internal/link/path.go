@@ -71,12 +71,13 @@ func (l *Link) survivable(cause error) bool {
 	return !errors.Is(cause, net.ErrClosed) && !errors.As(cause, &protocol)
 }
 
-// done reports whether neither side has anything more to send: no stream is left, and a GOAWAY
-// has been delivered, in either direction. It travels behind the messages that end the
-// streams. Without it, a side that has no stream cannot know that its peer has none either:
-// the peer may still wait for a FINACK. Called with mu held.
+// done reports whether neither side has anything more to send: no stream is left, and this side's
+// GOAWAY and all its records have been delivered, or the dialer's GOAWAY has come, which travels
+// behind the messages that end the streams. Without either, a side that has no stream cannot know
+// that its peer has none: the peer may still wait for a FINACK. Called with mu held.
 func (l *Link) done() bool {
-	return l.streams.live.Load() == 0 && (l.leaving.received || l.leaving.delivered(&l.send.slots))
+	peerIsDone := l.leaving.received && !l.active
+	return l.streams.live.Load() == 0 && (peerIsDone || l.leaving.delivered(&l.send.slots))
 }
 
 // awaitPath waits until a link that has lost its queue pair has another, or has ended.

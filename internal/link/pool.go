@@ -37,6 +37,10 @@ type pooled struct {
 type More struct {
 	Links   int                   // with one key that streams begin on
 	Connect func() (*Link, error) // makes one without a stream
+
+	// Answer is how long a peer may answer no OPEN on a link before dials pass it over, until
+	// it answers again. 0: for ever.
+	Answer time.Duration
 }
 
 // busyLink is how many streams each link carries before another link is made. One link
@@ -49,8 +53,8 @@ const busyLink = 8
 const restTime = 10 * time.Second
 
 // Dial begins a stream on the least loaded link that the pool has for a key. If there is
-// none it makes one with connect, and other dials with the same key wait for that. No dial
-// waits for a link beyond the first, or fails because there is none.
+// none, or none that answers, it makes one with connect, and other dials with the same key wait
+// for that. No dial waits for a link beyond these, or fails because there is none.
 func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More) (*Stream, error) {
 	for {
 		entry, found := p.find(key, more)
@@ -63,8 +67,11 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 			}
 			continue
 		}
-		s, err := entry.link.Open(ctx)
+		s, err := entry.link.openWithin(ctx, more.Answer)
 		entry.dials.Add(-1)
+		if err == errSilent {
+			continue
+		}
 		if err == nil || !errors.Is(err, errLeaving) && entry.link.usable() {
 			return s, err
 		}
@@ -114,7 +121,7 @@ func (p *Pool[K]) find(key K, more More) (*pooled, progress) {
 		at = new(place)
 		p.places[key] = at
 	}
-	entry := at.leastLoaded(more.Links)
+	entry := at.leastLoaded(more)
 	if entry == nil {
 		entry = &pooled{made: make(chan struct{})}
 		at.links = append(at.links, entry)
@@ -131,14 +138,27 @@ func (p *Pool[K]) find(key K, more More) (*pooled, progress) {
 	return entry, carrying
 }
 
-// leastLoaded returns the link that is up with the fewest streams, of the n oldest that
-// have not lost their path, or one that is being made, or nil if there is neither. A link
-// that has its path again is the oldest again: what was made meanwhile idles and leaves.
-// Called with Pool.mu held.
-func (at *place) leastLoaded(n int) (least *pooled) {
-	n = max(1, n)
+// Up reports whether the pool has a link with a key on which streams can begin, where the peer
+// has answered within a time: see More.Answer.
+func (p *Pool[K]) Up(key K, answer time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := p.places[key]
+	if at == nil {
+		return false
+	}
+	entry := at.leastLoaded(More{Links: len(at.links), Answer: answer})
+	return entry != nil && entry.up()
+}
+
+// leastLoaded returns the link that is up with the fewest streams, of the oldest that
+// have not lost their path and on which the peer answers, or one that is being made, or nil if
+// there is neither. A link that has its path again, or answers again, is the oldest again: what was
+// made meanwhile idles and leaves. Called with Pool.mu held.
+func (at *place) leastLoaded(more More) (least *pooled) {
+	n := max(1, more.Links)
 	for _, entry := range at.links {
-		if entry.up() && entry.link.lacksPath.Load() {
+		if entry.up() && (entry.link.lacksPath.Load() || entry.link.silentFor(more.Answer)) {
 			continue
 		}
 		if least == nil || entry.up() && (!least.up() || entry.load() < least.load()) {

@@ -29,6 +29,7 @@ type dialingProcess struct {
 	cfg      Setup
 	links    int                   // more than one, if not 0
 	more     func() (*Link, error) // makes those beyond the first, if not nil
+	answer   time.Duration         // see More.Answer
 	pool     Pool[netip.AddrPort]
 
 	mu   sync.Mutex
@@ -102,7 +103,7 @@ func (p *dialingProcess) dial(t *testing.T) *Stream {
 }
 
 func (p *dialingProcess) dialOnce() (*Stream, error) {
-	more := More{p.links, p.dialEmpty}
+	more := More{p.links, p.dialEmpty, p.answer}
 	if p.more != nil {
 		more.Connect = p.more
 	}

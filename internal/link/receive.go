@@ -245,12 +245,7 @@ func (l *Link) receivedSend(b []byte) error {
 func (l *Link) receivedRecord(r *wire.Record) error {
 	switch r.Type {
 	case credit.GoAwayRecord:
-		if l.leaving.received {
-			return fmt.Errorf("a second GOAWAY")
-		}
-		l.leaving.received = true
-		l.leaving.sayGoAway()
-		return nil
+		return l.receivedGoAway()
 	case credit.OpenRecord:
 		return l.receivedOpen(r)
 	}
@@ -279,12 +274,14 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 	switch r.Type {
 	case credit.AcceptRecord:
 		s.peer = r.Ring
+		s.link.streams.answered()
 		s.awaitReach(&s.link.memory.line.beginning, r.Ring, func() error {
 			s.wake()
 			return nil
 		})
 	case credit.RefuseRecord:
 		s.refusal = r.Reason
+		s.link.streams.answered()
 	case credit.RingRecord:
 		s.next = r.Ring
 		s.queue()

@@ -150,7 +150,7 @@ func (s *Stream) changed() {
 	s.giveBack()
 	if s.opening && !s.ledger.AwaitsAnswer() {
 		s.opening = false
-		<-l.streams.opens
+		l.streams.ended()
 	}
 	if s.ledger.Stage() == credit.Over && l.streams.byNumber[s.number] == s {
 		l.streams.byNumber[s.number] = nil

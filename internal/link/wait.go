@@ -33,7 +33,7 @@ var ready = [calls]func(s *Stream) bool{
 	readCall:  readReady,
 	writeCall: writeReady,
 	closeCall: func(s *Stream) bool { return s.delivered() || s.link.stage >= ended },
-	openCall:  func(s *Stream) bool { return !s.ledger.AwaitsAnswer() && !s.reaching || s.link.stage >= ended },
+	openCall:  openReady,
 }
 
 func (s *Stream) isReady(which int) bool {

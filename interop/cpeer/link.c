@@ -687,9 +687,10 @@ static void lose(struct link *l)
 		poll_pair(p);
 	if (l->stage == ENDED)
 		return;
-	if (l->goaway_sent && l->goaway_received && is_empty(l))
+	bool done = (l->goaway_sent && l->count == 0) || (l->goaway_received && !l->active);
+	if (done && l->goaway_received && is_empty(l))
 		return end_link(l, "goaway");
-	if (!l->resume || (l->goaway_received && is_empty(l)))
+	if (!l->resume || (done && is_empty(l)))
 		return end_link(l, l->lost);
 	drop(&l->pair);
 	if (l->stage == UP)
