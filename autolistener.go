@@ -78,7 +78,7 @@ func (lc *ListenConfig) auto(l *AutoListener) (*auto.ListenConfig, error) {
 		Backlog:  most.maxConnections,
 		Times:    autoTimes,
 		Wrap:     func(c *net.TCPConn) auto.Conn { return l.trace.newTCPConn(c, false) },
-		Offer: func(name, family string, addr netip.AddrPort, to *auto.Listener) (func() error, error) {
+		Offer: func(name, family string, addr netip.AddrPort, to *auto.Listener) (*auto.Part, error) {
 			n := networks[name]
 			n.family = family
 			better, err := lc.listen(n, addr, most, arrivals{
@@ -93,7 +93,7 @@ func (lc *ListenConfig) auto(l *AutoListener) (*auto.ListenConfig, error) {
 				return nil, err
 			}
 			l.better[name] = better
-			return better.stop, nil
+			return &auto.Part{Serve: func() { go better.serve() }, Refuse: better.refuse, Stop: better.stop}, nil
 		},
 	}, nil
 }

@@ -113,6 +113,9 @@ func (lc *ListenConfig) listenAlone(ctx context.Context, n network, address stri
 		accept: auto.AcceptUnproven,
 		failed: func(_ *Listener, err error) { queue.Fail(err) },
 	})
+	if err == nil {
+		go l.serve()
+	}
 	return l, fabric.NewAddr(n.name, addr), err
 }
 
@@ -124,7 +127,7 @@ type arrivals struct {
 	failed func(*Listener, error)                                                               // is called when it accepts no more
 }
 
-// listen listens on a network of one fabric.
+// listen listens on a network of one fabric. Requests wait until serve is called.
 func (lc *ListenConfig) listen(n network, addr netip.AddrPort, most places, arrivals arrivals) (*Listener, error) {
 	cfg, err := link.NewSetup(lc.Config)
 	if err != nil {
@@ -149,7 +152,6 @@ func (lc *ListenConfig) listen(n network, addr netip.AddrPort, most places, arri
 		empty:    make(map[*incoming]*link.Link),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	go l.serve()
 	return l, nil
 }
 
@@ -245,21 +247,26 @@ func (l *Listener) Close() error {
 	return l.opError("close", err)
 }
 
+// refuse accepts no connection any more, also on links that are up, whose peers it tells so. Requests
+// for links are to be made again, and find no listener then, or another.
+func (l *Listener) refuse() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	link.Retire(func(a link.Acceptor) bool {
+		in, ok := a.(*incoming)
+		return ok && in.listener == l
+	})
+}
+
 // stop stops listening, and leaves the queue as it is. When it returns, nothing comes to the
 // queue any more.
 func (l *Listener) stop() error {
-	l.mu.Lock()
-	wasClosed := l.closed
-	l.closed = true
-	l.mu.Unlock()
-	if wasClosed {
-		l.ended.Wait()
-		return net.ErrClosed
-	}
+	l.refuse()
 	l.cancel()
 	err := l.listener.Close()
 	l.ended.Wait()
-	link.Retire(func(a link.Acceptor) bool { return a.(*incoming).listener == l })
+	l.refuse() // on the links that were made meanwhile
 	return err
 }
 

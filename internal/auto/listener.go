@@ -27,10 +27,18 @@ type ListenConfig struct {
 
 	// Offer listens on a better network at an address of a family, "ip", "ip4" or "ip6", for
 	// a Listener: it adds connections to its Queue, has its AcceptLink answer requests, and
-	// tells its PassOver if it fails later. It returns what stops it.
-	Offer func(network, family string, addr netip.AddrPort, l *Listener) (stop func() error, err error)
+	// tells its PassOver if it fails later.
+	Offer func(network, family string, addr netip.AddrPort, l *Listener) (*Part, error)
 
 	Wrap func(*net.TCPConn) Conn // makes a connection that TCP carries
+}
+
+// Part listens on a better network for a Listener. Nothing is accepted on one network before the
+// Listener listens on all, nor after it has begun to close on one.
+type Part struct {
+	Serve  func()       // answers requests from now on; until then they wait
+	Refuse func()       // accepts nothing any more, also on links that are up
+	Stop   func() error // does that, and stops listening
 }
 
 // Listener accepts connections over TCP and over better networks, all on one port, in one queue.
@@ -40,7 +48,7 @@ type Listener struct {
 	steer  Steering
 	wrap   func(*net.TCPConn) Conn
 	claims *claims
-	stops  []func() error // of the better networks
+	parts  []*Part        // of the better networks
 	served sync.WaitGroup // counts serveTCP
 
 	mu         sync.Mutex // guards what follows
@@ -93,7 +101,7 @@ func (l *Listener) listen(ctx context.Context, lc *ListenConfig, family string, 
 	if err := l.checkRequired(lc.Require); err != nil {
 		return addr, err
 	}
-	l.served.Go(l.serveTCP)
+	l.serve()
 	return addr, nil
 }
 
@@ -110,8 +118,16 @@ func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*Listener, error) {
 		return nil, err
 	}
 	l.TCP = tcp
-	l.served.Go(l.serveTCP)
+	l.serve()
 	return l, nil
+}
+
+// serve has all networks accept connections.
+func (l *Listener) serve() {
+	for _, part := range l.parts {
+		part.Serve()
+	}
+	l.served.Go(l.serveTCP)
 }
 
 // newListener returns a listener that listens nowhere yet.
@@ -168,12 +184,12 @@ func familyOf(tcp *net.TCPListener) string {
 // offer listens on a better network at the address of TCP, and of no family that TCP does not
 // listen on. If it fails, it records why.
 func (l *Listener) offer(lc *ListenConfig, network, family string, addr netip.AddrPort) error {
-	stop, err := lc.Offer(network, family, addr, l)
+	part, err := lc.Offer(network, family, addr, l)
 	if err != nil {
 		l.PassOver(network, err)
 		return err
 	}
-	l.stops = append(l.stops, stop)
+	l.parts = append(l.parts, part)
 	return nil
 }
 
@@ -276,19 +292,23 @@ func (l *Listener) pushTCP(a Accepted) {
 	l.Push(a)
 }
 
-// Close stops listening on all networks. It resets the connections that wait. A second Close
+// Close stops listening on all networks: first none accepts anything, then TCP's port is free for
+// another process, and then the others' are. It resets the connections that wait. A second Close
 // returns net.ErrClosed.
 func (l *Listener) Close() error {
 	if !l.Queue.Close() {
 		return net.ErrClosed
 	}
 	l.look()
+	for _, part := range l.parts {
+		part.Refuse()
+	}
 	var errs []error
 	if l.TCP != nil {
 		errs = append(errs, l.TCP.Close())
 	}
-	for _, stop := range l.stops {
-		errs = append(errs, stop())
+	for _, part := range l.parts {
+		errs = append(errs, part.Stop())
 	}
 	l.served.Wait()
 	l.Reset()
