@@ -73,6 +73,22 @@ func (e *RejectError) Error() string {
 	return fmt.Sprintf("connection rejected (reason %d)", e.Reason)
 }
 
+// UnconfirmedError is the error of an Accept that has sent the answer, and has neither seen it
+// confirmed nor rejected. The peer may have confirmed it; if it is ErrDisconnected, the peer has.
+type UnconfirmedError struct{ Err error }
+
+func (e *UnconfirmedError) Error() string { return e.Err.Error() }
+func (e *UnconfirmedError) Unwrap() error { return e.Err }
+
+// Unconfirmed makes an UnconfirmedError of what has ended the wait for a confirmation, if that is
+// neither a rejection nor nil.
+func Unconfirmed(err error) error {
+	if _, rejected := err.(*RejectError); err == nil || rejected {
+		return err
+	}
+	return &UnconfirmedError{err}
+}
+
 // RefusedError is the error of a listener that refused the connection.
 // errors.Is(err, syscall.ECONNREFUSED) holds.
 type RefusedError struct {

@@ -155,7 +155,8 @@ type Endpoint interface {
 
 	// Accept answers a request with the private data, at most [MaxAcceptData]
 	// bytes, and returns when the peer has confirmed: from then on this side
-	// may send.
+	// may send. Where messages may be lost an error behind the answer is a *[RejectError],
+	// or an *[UnconfirmedError]: the peer may have confirmed all the same.
 	Accept(ctx context.Context, private []byte) error
 
 	// Reject refuses a request, or instead of Confirm the peer's answer, with

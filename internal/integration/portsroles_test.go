@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -149,7 +150,7 @@ func portsServer(args []string) error {
 				if err != nil {
 					return
 				}
-				go g.serve(c)
+				go g.serve(network, c)
 			}
 		}()
 	}
@@ -173,11 +174,15 @@ func portsServer(args []string) error {
 }
 
 // serve plays the server's part of a connection.
-func (g *portsLog) serve(c net.Conn) {
+func (g *portsLog) serve(network string, c net.Conn) {
 	began := time.Now()
 	_ = c.SetDeadline(began.Add(hang.After))
 	var h portsHello
 	if err := binary.Read(c, binary.BigEndian, &h); err != nil {
+		if network == "auto" && !errors.Is(err, io.EOF) {
+			_ = c.Close()
+			return // a TCP connection whose proof came to nothing: docs/auto.md
+		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.Strangers = append(g.Strangers, fmt.Sprintf("%v to %v at %s: %v, %v", c.LocalAddr(), c.RemoteAddr(), clock(began), err, c.Close()))

@@ -26,6 +26,7 @@ type faults struct {
 	unflushed   atomic.Bool  // queue pairs in ERR give nothing back
 	lost        atomic.Int64 // the kind of messages of the connection manager that are lost; 0: none
 	lose        atomic.Int64 // so many of those
+	failing     atomic.Int64 // and so long after that the queue pair of who sent it fails; 0: it does not
 
 	undos []*undo
 }
@@ -78,8 +79,12 @@ func (f *faults) hooks() sim.Faults {
 			return fabric.OK
 		},
 		Unflushed: func(*sim.Endpoint) bool { return f.unflushed.Load() },
-		Lose: func(_ *sim.Endpoint, m sim.Message) bool {
-			return int64(m)+1 == f.lost.Load() && some(&f.lose) != nil
+		Lose: func(e *sim.Endpoint, m sim.Message) bool {
+			lost := int64(m)+1 == f.lost.Load() && some(&f.lose) != nil
+			if d := f.failing.Load(); lost && d > 0 {
+				time.AfterFunc(time.Duration(d), func() { e.Fail(fabric.ErrQueuePair) })
+			}
+			return lost
 		},
 	}
 }
@@ -109,7 +114,7 @@ func (f *faults) mend() {
 		}
 	}
 	f.undos = nil
-	for _, n := range []*atomic.Int64{&f.fatal, &f.unpostable, &f.unopenable, &f.opening, &f.unregistred, &f.lost} {
+	for _, n := range []*atomic.Int64{&f.fatal, &f.unpostable, &f.unopenable, &f.opening, &f.unregistred, &f.lost, &f.failing} {
 		n.Store(0)
 	}
 	f.storm = 0
@@ -185,14 +190,21 @@ func (w *world) fault() string {
 		kind = "a message of the connection manager is lost"
 		f.lost.Store(int64(1 + r.IntN(6)))
 		f.lose.Store(int64(1 + r.IntN(3)))
-	case x < 95:
+		f.failing.Store(0)
+	case x < 97:
+		kind = "a handshake loses its last message, and then the queue pair"
+		f.lost.Store(int64(1 + sim.REP + sim.Message(r.IntN(2))))
+		f.lose.Store(1)
+		f.failing.Store(r.Int64N(int64(time.Microsecond) << r.IntN(16)))
+		w.makeLink(w.lines[r.IntN(len(w.lines))])
+	case x < 98:
 		kind = "nothing is flushed"
 		f.unflushed.Store(true)
 		f.later(time.Second, func() { f.unflushed.Store(false) })
-	case x < 97:
+	case x < 99:
 		kind = "port down"
 		w.n.PortDown()
-	case x < 98 && r.IntN(4) == 0 && w.alive:
+	case r.IntN(4) == 0 && w.alive:
 		kind = "a process gives a link up"
 		l := w.anyLink()
 		if l == nil {

@@ -23,8 +23,32 @@ const receivesBeside = credit.LinkControlReceives
 
 // talk is a stream, of which one end may be missing: nobody was told of it.
 type talk struct {
-	id   uint64
-	ends [2]*end
+	id    uint64
+	ends  [2]*end
+	first bool // it began with its link, at whose listening side it has arrived
+}
+
+// firstOf takes note of a stream that Accept has returned.
+func (w *world) firstOf(s *Stream) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range w.talks {
+		if e := t.ends[1]; e != nil && e.s == s {
+			t.first = true
+		}
+	}
+}
+
+// meets says which stream has one end alone, whose calls have succeeded. Called with mu held.
+func (w *world) meets(t *talk) (waiting string, at *end) {
+	dialed, accepted := t.ends[0], t.ends[1]
+	switch {
+	case accepted == nil && !w.excused(dialed.s) && !dialed.abrupt && dialed.in.final == nil:
+		return fmt.Sprintf("stream %d, which was dialed (closed %t), to be accepted", t.id, dialed.closed), dialed
+	case dialed == nil && t.first && !w.excused(accepted.s):
+		return fmt.Sprintf("stream %d, which was accepted, to be dialed", t.id), accepted
+	}
+	return "", nil
 }
 
 // end is one end of a stream. Guarded by world.mu.
@@ -200,18 +224,7 @@ func (w *world) open() string {
 		if dialing {
 			return ""
 		}
-		empty := w.r.IntN(4) == 0 && !ln.from.cfg.Dedicated
-		ln.mu.Lock()
-		ln.dialing = true
-		ln.mu.Unlock()
-		over := w.beginOpen()
-		go func() {
-			defer over()
-			w.dial(ln, empty)
-			ln.mu.Lock()
-			ln.dialing = false
-			ln.mu.Unlock()
-		}()
+		w.makeLink(ln)
 		return "link"
 	}
 	if !l.usable() {
@@ -228,6 +241,22 @@ func (w *world) open() string {
 		}
 	}()
 	return "open"
+}
+
+// makeLink has a line dial another link.
+func (w *world) makeLink(ln *line) {
+	empty := w.r.IntN(4) == 0 && !ln.from.cfg.Dedicated
+	ln.mu.Lock()
+	ln.dialing = true
+	ln.mu.Unlock()
+	over := w.beginOpen()
+	go func() {
+		defer over()
+		w.dial(ln, empty)
+		ln.mu.Lock()
+		ln.dialing = false
+		ln.mu.Unlock()
+	}()
 }
 
 // soonOrNever is a deadline, and whether there is one.
@@ -544,6 +573,9 @@ func (w *world) readOn() (waiting string, at *end) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range w.talks {
+		if alone, end := w.meets(t); alone != "" {
+			waiting, at = alone, end
+		}
 		for _, e := range t.ends {
 			switch {
 			case e == nil || e.closed:

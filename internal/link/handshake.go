@@ -68,7 +68,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream,
 			s.peer = r.Ring
 		}
 		h.awaited = false
-		if err := ep.Accept(ctx, l.hello(h.features, credit.AcceptRecord, held)); err != nil {
+		if err := h.answer(ctx, l, l.hello(h.features, credit.AcceptRecord, held)); err != nil {
 			return nil, err
 		}
 		return s, l.reach(ctx, r.Ring)
@@ -81,6 +81,7 @@ type handshake struct {
 	cfg      Setup
 	features wire.Features // of this side's hello
 	awaited  bool          // the peer waits for this side's answer
+	lost     error         // why this side's answer was not confirmed, perhaps to its knowledge alone
 }
 
 // dial is the handshake of the side that dials.
@@ -115,10 +116,15 @@ func (h *handshake) empty() bool { return h.features&wire.Empty != 0 }
 func (h *handshake) run(ctx context.Context,
 	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (*Link, *Stream, error) {
 	l, s, err := h.make(ctx, exchange)
-	if err != nil || h.cfg.Proof == nil {
-		return l, s, err
+	if err != nil {
+		return nil, nil, err
 	}
-	if err := h.cfg.Proof.Verify(ctx, l.gone); err != nil {
+	if !l.awaitConfirmation(ctx) {
+		err = handshakeError(h.lost)
+	} else if h.cfg.Proof != nil {
+		err = h.cfg.Proof.Verify(ctx, l.gone)
+	}
+	if err != nil {
 		l.Abort()
 		if s != nil {
 			_ = s.Close(0)
@@ -143,7 +149,7 @@ func (h *handshake) make(ctx context.Context,
 			return
 		}
 		if l != nil {
-			l.path.close(l.active)
+			l.unmake()
 		}
 		// If there is no error, a function of the user's has panicked.
 		if err != nil && h.awaited {
@@ -180,7 +186,7 @@ func (h *handshake) make(ctx context.Context,
 		s.local, s.remote = local, remote
 		s.inbox.ring = ring.New(held.bytes())
 	}
-	l.start()
+	l.start(h.lost)
 	return l, s, nil
 }
 
@@ -361,8 +367,9 @@ func (l *Link) takeHello(peer wire.Hello, held wire.RingPlace) {
 // unset is a time so long that a timer made with it does not fire before it is set.
 const unset = math.MaxInt64
 
-// start sets the connected queue pair to work.
-func (l *Link) start() {
+// start sets the queue pair to work. It is not known to be connected if it is lost already: then
+// the link waits for the peer to take it up again, as one does that has lost its queue pair.
+func (l *Link) start(lost error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leaving.timer = time.AfterFunc(unset, l.idleTick)
@@ -379,4 +386,10 @@ func (l *Link) start() {
 	l.watchNow()
 	l.enlist()
 	go l.run()
+	if l.path.arrival != nil {
+		lost = errPeerReconnects
+	} else {
+		l.path.unconfirmed = lost != nil && !errors.Is(lost, fabric.ErrDisconnected)
+	}
+	l.changed(lost)
 }

@@ -129,6 +129,7 @@ func (l *Link) Abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.fail(net.ErrClosed)
+	l.path.settled.Broadcast()
 }
 
 // Gone is closed when the link has ended, or nothing more can be sent on it.

@@ -26,6 +26,7 @@ type path struct {
 	reconnection
 	requests
 
+	unconfirmed  bool               // the peer may not have the link: this side has answered its request, and heard no more
 	work         sync.WaitGroup     // the goroutines of all this; begun with mu held, until the link is closed
 	moved        time.Time          // when the link went on over the queue pair that it has; zero: it is the first
 	arrival      *arrival           // that waits to be taken up; nil: none
@@ -33,7 +34,7 @@ type path struct {
 	patientUntil time.Time          // interrupt is not called before
 	lostAt       time.Time          // when the link lost its queue pair; read without mu while it seeks another
 	stuck        standstill
-	settled      sync.Cond // broadcast when the link has another queue pair, or has ended
+	settled      sync.Cond // broadcast when the link has another queue pair, or has ended, or unconfirmed is false
 	owner        memoryOwner
 	lost         []fabric.Endpoint // that the link has had before, for the engine to close
 }
@@ -162,6 +163,15 @@ func (p *path) close(active bool) {
 		}
 		p.listener.close()
 	}
+}
+
+// unmake ends a link that has not been started. No request is brought to it any more.
+func (l *Link) unmake() {
+	l.mu.Lock()
+	l.enter(ending)
+	l.path.end()
+	l.mu.Unlock()
+	l.path.close(l.active)
 }
 
 // endpoint is the one that the link has now.

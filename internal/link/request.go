@@ -196,7 +196,7 @@ func (l *Link) arrived(a *arrival) {
 	case l.stage.final():
 		go a.refuse(noSuchLink)
 		return
-	case l.watch.given == nil, p.requests.stale(a.request): // the link has not started yet, or the peer has given this up
+	case l.active && l.watch.given == nil, p.requests.stale(a.request): // the link has not started yet, or the peer has given this up
 		go a.refuse(linkIsThere)
 		return
 	case p.arrival != nil:
@@ -204,10 +204,13 @@ func (l *Link) arrived(a *arrival) {
 	}
 	p.arrived = a.request.Attempt
 	p.arrival = a
+	l.confirmed()
 	if p.interrupt != nil {
 		time.AfterFunc(time.Until(p.patientUntil), p.interrupt)
 	}
-	l.fail(&lostError{syscall.ECONNRESET, errPeerReconnects})
+	if l.watch.given != nil { // else start looks for the arrival
+		l.fail(&lostError{syscall.ECONNRESET, errPeerReconnects})
+	}
 }
 
 var errPeerReconnects = errors.New("the peer has lost the queue pair")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -14,6 +15,9 @@ import (
 // seek begins to seek another queue pair. Called with mu held.
 func (l *Link) seek() {
 	l.enter(seeking)
+	if l.ledger.Received() != (credit.Totals{}) {
+		l.confirmed()
+	}
 	next := l.path.moved.Add(attemptPause)
 	l.path.work.Go(func() {
 		ctx, cancel := context.WithDeadline(l.path.ctx, l.path.lostAt.Add(l.cfg.ResumeTimeout))
@@ -87,6 +91,8 @@ func (l *Link) reconnect(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var err error
 		switch a := l.nextArrival(); {
+		case a == nil && l.isUnconfirmed():
+			err = l.awaitRequest(ctx)
 		case a == nil:
 			err = l.attempt(ctx, t)
 		case t.spared:

@@ -803,6 +803,8 @@ static void on_resumption(struct rdma_cm_id *id, const uint8_t *private, size_t 
 		fail("a request without a mailbox");
 	drop(&l->arrival);
 	l->arrival = p;
+	if (l->stage == SETTING_UP && !l->active)
+		l->stage = UP; // it has confirmed, and lost that
 	if (l->stage == UP || l->stage == MOVING)
 		l->lost = "the peer has lost the queue pair";
 }
@@ -957,6 +959,8 @@ static void on_failure(struct pair *p, int event, int status, const uint8_t *pri
 {
 	struct link *l = p->link;
 	p->failed = true;
+	if (p == l->pair && l->stage == SETTING_UP && !l->active && l->resume && event == RDMA_CM_EVENT_DISCONNECTED)
+		l->stage = UP; // only a side that has confirmed disconnects
 	if (p == l->pair && l->stage == SETTING_UP) {
 		if (length >= 8 && memcmp(private, "rNET", 4) == 0 && private[7] <= length - 8)
 			fail("refused: %.*s", private[7], private + 8);

@@ -211,7 +211,11 @@ func (m manager) testAcceptContext(t *testing.T) {
 	require.NoError(t, woken(t, connected))
 	Asleep(t, accepted, "nobody has confirmed")
 	cancel()
-	require.ErrorIs(t, woken(t, accepted), context.Canceled)
+	err := woken(t, accepted)
+	require.ErrorIs(t, err, context.Canceled)
+	if _, lossy := b.(fabric.Mover); lossy {
+		require.ErrorAs(t, err, new(*fabric.UnconfirmedError))
+	}
 }
 
 func (m manager) testUnconfirmed(t *testing.T) {
@@ -228,6 +232,8 @@ func (m manager) testUnconfirmed(t *testing.T) {
 			err := woken(t, accepted)
 			require.Error(t, err)
 			require.False(t, errors.Is(err, context.Canceled))
+			unconfirmed := (*fabric.UnconfirmedError)(nil)
+			require.False(t, errors.As(err, &unconfirmed), "%v", err)
 		})
 	}
 }

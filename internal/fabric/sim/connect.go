@@ -120,7 +120,7 @@ func (e *Endpoint) Accept(ctx context.Context, private []byte) error {
 		p.private = private
 		p.settle(nil)
 	})
-	return e.await(ctx)
+	return fabric.Unconfirmed(e.await(ctx))
 }
 
 // Confirm implements [fabric.Endpoint].

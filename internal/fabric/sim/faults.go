@@ -100,7 +100,7 @@ func (n *Network) RemoveDevice() {
 func (e *Endpoint) Cut(cut bool) { e.c.cut.Store(cut) }
 
 // Fail makes Wait return err. Unless that is [fabric.ErrPortDown], the queue
-// pair goes to ERR too.
+// pair goes to ERR too, and [fabric.ErrDeviceRemoved] ends Connect and Accept.
 func (e *Endpoint) Fail(err error) {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
@@ -109,6 +109,9 @@ func (e *Endpoint) Fail(err error) {
 	}
 	if !errors.Is(err, fabric.ErrPortDown) {
 		e.fail()
+	}
+	if errors.Is(err, fabric.ErrDeviceRemoved) {
+		e.settle(err)
 	}
 	e.change(err)
 }

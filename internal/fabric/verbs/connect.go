@@ -136,7 +136,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	defer look.Stop()
 	e.look = look.C
 	_, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
-	return err
+	return fabric.Unconfirmed(err)
 }
 
 func (e *endpoint) Reject(private []byte) error {
