@@ -2,9 +2,12 @@ package auto
 
 import (
 	"context"
+	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -81,4 +84,92 @@ func TestALinkThatIsUsedBeforeItIsProvenIsEnded(t *testing.T) {
 	_, err = early.Read(make([]byte, 1), deadline.New())
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.False(t, l.claims.any())
+}
+
+// tcpPair returns both ends of a TCP connection, made before there is a bubble of virtual time.
+func tcpPair(t *testing.T) (dialed, accepted *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	d, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	a, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = d.Close()
+		_ = a.Close()
+	})
+	return d.(*net.TCPConn), a.(*net.TCPConn)
+}
+
+// waiting is what waits for Accept once nothing else happens, in virtual time.
+func waiting(l *Listener) int {
+	synctest.Wait()
+	l.Queue.mu.Lock()
+	defer l.Queue.mu.Unlock()
+	return len(l.Queue.waiting)
+}
+
+// A TCP connection whose link is not confirmed waits for Accept from Times.Proof on, however long the link's
+// handshake may take.
+func TestAConnectionIsHeldForAProofForItsTimeAtMost(t *testing.T) {
+	_, held := tcpPair(t)
+	from, to := plain(held.RemoteAddr()), plain(held.LocalAddr())
+	synctest.Test(t, func(t *testing.T) {
+		const within = 250 * time.Millisecond
+		n := sim.New(sim.Link{})
+		fl, err := n.Listen(to, 1)
+		require.NoError(t, err)
+		defer fl.Close()
+		cfg, err := link.NewSetup(nil)
+		require.NoError(t, err)
+		cfg.HandshakeTimeout = time.Hour
+		l := (&ListenConfig{Times: Times{Proof: within}, Wrap: func(c *net.TCPConn) Conn { return &TCPConn{TCPConn: c} }}).newListener()
+		go func() {
+			if ep, err := fl.Accept(); err == nil {
+				cfg := cfg
+				cfg.Acceptor = offers{}
+				_, _, _ = l.AcceptLink(t.Context(), ep, cfg)
+			}
+		}()
+		ep, err := n.Dial(t.Context(), netip.AddrPort{}, fl.Addr())
+		require.NoError(t, err)
+		dialing, given := cfg, make(chan struct{})
+		defer close(given)
+		dialing.Proof = &link.Proof{Port: from.Port(), Connect: func() error {
+			<-given // the dialer never confirms before
+			return ErrUnmet
+		}}
+		go func() { _, _ = link.Dial(t.Context(), ep, dialing) }()
+		synctest.Wait()
+
+		require.True(t, l.claims.meet(held))
+		time.Sleep(within - 1)
+		require.Zero(t, waiting(l))
+		time.Sleep(1)
+		require.Equal(t, 1, waiting(l))
+		require.False(t, l.claims.any())
+	})
+}
+
+// A TCP listener that fails, for want of descriptors perhaps, fails again at once: one error waits for Accept,
+// though while there are claims as many connections may as the backlog allows.
+func TestErrorsOfTCPWaitOneAtATime(t *testing.T) {
+	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	require.NoError(t, tcp.SetDeadline(time.Unix(1, 0))) // as good as any error that is temporary
+	synctest.Test(t, func(t *testing.T) {
+		l := (&ListenConfig{Backlog: 10}).newListener()
+		l.TCP = tcp
+		require.True(t, l.claims.add(ends{}, &claim{}))
+		l.served.Go(l.serveTCP)
+		defer l.Close()
+		for range 3 {
+			require.Equal(t, 1, waiting(l)) // and serveTCP waits for room
+			a, err := l.Next()
+			require.NoError(t, err)
+			require.ErrorIs(t, a.Err, os.ErrDeadlineExceeded)
+		}
+	})
 }

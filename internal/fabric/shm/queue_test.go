@@ -60,3 +60,24 @@ func TestRegisterWhileOthersPostAndFree(t *testing.T) {
 	all.Wait()
 	require.Len(t, a.memory, 100)
 }
+
+// A receive that is posted to a queue pair that has failed completes at once, and wakes Wait as any completion.
+func TestReceivesOfAFailedQueuePairWakeWait(t *testing.T) {
+	a, _ := connected(t, options)
+	a.moveToError()
+	for len(poll(t, a)) > 0 {
+	}
+	require.NoError(t, a.Arm())
+	require.NoError(t, a.PostRecv(1))
+	require.True(t, a.sock.sleeper.Woken())
+	require.NoError(t, a.Wait())
+	require.Equal(t, flushed(1), poll(t, a))
+}
+
+// A Wait that Wake has ended tells of the peer's end, too: whoever calls Wake may be the last to wait for a while.
+func TestWakeHidesNoEnd(t *testing.T) {
+	a, b := connected(t, options)
+	require.NoError(t, b.Close())
+	a.Wake()
+	require.ErrorIs(t, a.Wait(), fabric.ErrDisconnected)
+}
