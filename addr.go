@@ -13,6 +13,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/netns"
 	"github.com/ringnet/ringnet/internal/pconn"
 )
 
@@ -55,25 +56,32 @@ var (
 // network is what the first argument of Dial and Listen names.
 type network struct {
 	*carrier
-	family string // as net.Resolver.LookupNetIP wants it: "ip", "ip4" or "ip6"
+	family    string          // as net.Resolver.LookupNetIP wants it: "ip", "ip4" or "ip6"
+	namespace netns.Namespace // of the thread that dials or listens
+}
+
+// here returns the network in the namespace of the calling thread.
+func (n network) here() network {
+	n.namespace = netns.Current()
+	return n
 }
 
 // networks are those that there are, by their names.
 var networks = map[string]network{
-	"auto":      {overAuto, "ip"},
-	"auto4":     {overAuto, "ip4"},
-	"auto6":     {overAuto, "ip6"},
-	"shm":       {overSHM, "ip"},
-	"rdma":      {overRDMA, "ip"},
-	"rdma4":     {overRDMA, "ip4"},
-	"rdma6":     {overRDMA, "ip6"},
-	"shm-udp":   {datagramsOverSHM, "ip"},
-	"rdma-udp":  {datagramsOverRDMA, "ip"},
-	"rdma-udp4": {datagramsOverRDMA, "ip4"},
-	"rdma-udp6": {datagramsOverRDMA, "ip6"},
-	"auto-udp":  {datagramsOverAuto, "ip"},
-	"auto-udp4": {datagramsOverAuto, "ip4"},
-	"auto-udp6": {datagramsOverAuto, "ip6"},
+	"auto":      {carrier: overAuto, family: "ip"},
+	"auto4":     {carrier: overAuto, family: "ip4"},
+	"auto6":     {carrier: overAuto, family: "ip6"},
+	"shm":       {carrier: overSHM, family: "ip"},
+	"rdma":      {carrier: overRDMA, family: "ip"},
+	"rdma4":     {carrier: overRDMA, family: "ip4"},
+	"rdma6":     {carrier: overRDMA, family: "ip6"},
+	"shm-udp":   {carrier: datagramsOverSHM, family: "ip"},
+	"rdma-udp":  {carrier: datagramsOverRDMA, family: "ip"},
+	"rdma-udp4": {carrier: datagramsOverRDMA, family: "ip4"},
+	"rdma-udp6": {carrier: datagramsOverRDMA, family: "ip6"},
+	"auto-udp":  {carrier: datagramsOverAuto, family: "ip"},
+	"auto-udp4": {carrier: datagramsOverAuto, family: "ip4"},
+	"auto-udp6": {carrier: datagramsOverAuto, family: "ip6"},
 }
 
 // trustUser is Dialer.TrustUser or ListenConfig.TrustUser.

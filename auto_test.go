@@ -33,7 +33,7 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 		if f == nil {
 			open = func(trustUser, *Config) (fabric.Fabric, error) { return nil, errAbsent }
 		}
-		addNetwork(t, name, network{&carrier{name: name, open: open}, "ip"})
+		addNetwork(t, name, network{carrier: &carrier{name: name, open: open}, family: "ip"})
 	}
 }
 

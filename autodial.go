@@ -9,10 +9,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/netns"
 )
 
 // autoTimes is a variable because tests change it.
@@ -35,7 +37,7 @@ func (d *Dialer) dialAuto(ctx context.Context, n network, address string) (*Auto
 	if tcp.LocalAddr != nil {
 		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
 	}
-	a, err := d.auto(tcp, local)
+	a, err := d.auto(tcp, local, n.namespace)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,8 +58,8 @@ func (d *Dialer) dialAuto(ctx context.Context, n network, address string) (*Auto
 // autoDial is one dial of the network "auto", of all addresses that the name has.
 type autoDial struct{ auto.Dialer }
 
-// auto returns a dial from a local address.
-func (d *Dialer) auto(tcp net.Dialer, local netip.AddrPort) (*autoDial, error) {
+// auto returns a dial from a local address, in a network namespace.
+func (d *Dialer) auto(tcp net.Dialer, local netip.AddrPort, in netns.Namespace) (*autoDial, error) {
 	steering, err := auto.Steer()
 	if err != nil {
 		return nil, err
@@ -66,18 +68,20 @@ func (d *Dialer) auto(tcp net.Dialer, local netip.AddrPort) (*autoDial, error) {
 		return nil, err
 	}
 	a := &autoDial{auto.Dialer{
-		Steering: steering,
-		TCP:      tcp,
-		Times:    autoTimes,
-		Failures: failures,
-		Lasts:    func(err error) bool { return codeOf(contextError(err)).lasts() },
-		Wrap:     func(c *net.TCPConn) auto.Conn { return d.Trace.newTCPConn(c, true) },
+		Steering:  steering,
+		TCP:       tcp,
+		Times:     autoTimes,
+		Namespace: in,
+		Failures:  failures,
+		Lasts:     func(err error) bool { return codeOf(contextError(err)).lasts() },
+		Wrap:      func(c *net.TCPConn) auto.Conn { return d.Trace.newTCPConn(c, true) },
 	}}
 	if d.TrustUser != nil {
 		a.Trust = d
 	}
 	for _, name := range steering.Better {
 		n := networks[name]
+		n.namespace = in
 		a.Networks = append(a.Networks, auto.Network{
 			Name: name,
 			Open: func() (fabric.Fabric, error) { return n.open(d.TrustUser, d.Config) },
@@ -160,23 +164,29 @@ type dialed struct {
 func (r dialed) unpack() (*AutoConn, net.Addr, error) { return r.conn, r.addr, r.err }
 
 // dialFamilies dials the addresses of one family. When that has failed, or has taken
-// FallbackDelay, it dials those of the other family too, as package net does (RFC 8305).
+// FallbackDelay, it dials those of the other family too, as package net does (RFC 8305). Where
+// goroutines cannot be in the caller's network namespace, it dials in turn.
 func (a *autoDial) dialFamilies(ctx context.Context, primaries, fallbacks []netip.AddrPort) dialed {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the slower dial
 	first, second := make(chan dialed, 1), make(chan dialed, 1)
-	go func() { first <- a.dialInTurn(ctx, primaries) }()
+	if a.Namespace.Go(func() { first <- a.dialInTurn(ctx, primaries) }) != nil {
+		return a.dialInTurn(ctx, slices.Concat(primaries, fallbacks))
+	}
 	failed := make(chan struct{})              // closed when the first has
 	const recommended = 300 * time.Millisecond // package net's
 	delay := cmp.Or(a.TCP.FallbackDelay, recommended)
-	go func() {
+	err := a.Namespace.Go(func() {
 		select {
 		case <-failed:
 		case <-time.After(delay):
 		case <-ctx.Done():
 		}
 		second <- a.dialInTurn(ctx, fallbacks)
-	}()
+	})
+	if err != nil {
+		return <-first
+	}
 	select {
 	case r := <-first:
 		if r.err == nil {

@@ -79,7 +79,7 @@ func (lc *ListenConfig) auto(l *AutoListener) (*auto.ListenConfig, error) {
 		Times:    autoTimes,
 		Wrap:     func(c *net.TCPConn) auto.Conn { return l.trace.newTCPConn(c, false) },
 		Offer: func(name, family string, addr netip.AddrPort, to *auto.Listener) (*auto.Part, error) {
-			n := networks[name]
+			n := networks[name].here()
 			n.family = family
 			better, err := lc.listen(n, addr, most, arrivals{
 				queue:  to.Queue,

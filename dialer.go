@@ -183,7 +183,9 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 		return d.dialOther(ctx, network, address)
 	}
 	var addr net.Addr
-	switch n, ok := networks[network]; {
+	n, ok := networks[network]
+	n = n.here()
+	switch {
 	case !ok:
 		if err = unknownNetwork(network); network != asked {
 			err = fmt.Errorf("Dialer.ForTCP is %q, which does not go with %s: %w", d.ForTCP, asked, err)

@@ -112,10 +112,10 @@ func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
 func TestConfigOfEachSideReachesItsFabric(t *testing.T) {
 	n := sim.New(sim.Link{})
 	var class int
-	addNetwork(t, "sim", network{&carrier{name: "sim", open: func(_ trustUser, c *Config) (fabric.Fabric, error) {
+	addNetwork(t, "sim", network{carrier: &carrier{name: "sim", open: func(_ trustUser, c *Config) (fabric.Fabric, error) {
 		class = c.TrafficClass
 		return n, nil
-	}}, "ip"})
+	}}, family: "ip"})
 
 	l := listen(t, ListenConfig{Config: &Config{TrafficClass: 104}}, "sim", "10.0.0.1:0")
 	require.Equal(t, 104, class)

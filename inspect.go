@@ -4,7 +4,6 @@ package ringnet
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +25,7 @@ type connection struct {
 	number     uint64
 	began      time.Time
 
+	key    any                        // in connections.open
 	stream *link.Stream               // nil over TCP
 	tcp    weak.Pointer[auto.TCPConn] // that carries it, or nothing; it may be garbage
 
@@ -35,35 +35,31 @@ type connection struct {
 // connections are those of this process.
 var connections struct {
 	mu   sync.Mutex
-	last uint64                    // number
-	open map[addresses]*connection // no two have the same
+	last uint64              // number
+	open map[any]*connection // by keyOf
 }
-
-// addresses are those of a connection, local and remote.
-type addresses [2]net.Addr
 
 // asked answers those who ask for the links and connections of this process.
 var asked = inspect.Answerer{Answer: describeProcess}
 
-// enter has a connection be among those of this process.
-func (c *connection) enter() {
+// enter has a connection, that of a *Conn or *auto.TCPConn, be among those of this process.
+func (c *connection) enter(key any) {
 	asked.Hold()
 	connections.mu.Lock()
 	defer connections.mu.Unlock()
 	if connections.open == nil {
-		connections.open = make(map[addresses]*connection)
+		connections.open = make(map[any]*connection)
 	}
 	connections.last++
 	c.number = connections.last
-	connections.open[addresses{c.Local, c.Remote}] = c
+	c.key = key
+	connections.open[c.key] = c
 }
 
 // ended is called when the connection has ended.
 func (c *connection) ended(end rconn.End) {
 	connections.mu.Lock()
-	if at := (addresses{c.Local, c.Remote}); connections.open[at] == c {
-		delete(connections.open, at)
-	}
+	delete(connections.open, c.key)
 	connections.mu.Unlock()
 	asked.Release()
 	totals.count(c.Carrier, func(t *NetworkTotals) { t.Closed++ })
@@ -74,11 +70,19 @@ func (c *connection) ended(end rconn.End) {
 	}
 }
 
+// keyOf returns the key of a connection in connections.open, which does not keep it.
+func keyOf(s stream) any {
+	if c, ok := s.(*Conn); ok {
+		return weak.Make(c)
+	}
+	return weak.Make(s.(*auto.TCPConn))
+}
+
 // notePassedOver notes why no better network carries the connection of s.
 func notePassedOver(s stream, reasons []Reason) {
 	connections.mu.Lock()
 	defer connections.mu.Unlock()
-	if c := connections.open[addresses{s.LocalAddr(), s.RemoteAddr()}]; c != nil {
+	if c := connections.open[keyOf(s)]; c != nil {
 		c.passedOver = reasons
 	}
 }

@@ -17,9 +17,9 @@ import (
 type linkKey struct {
 	fabric        fabric.Fabric // nil with trust
 	local, remote netip.AddrPort
-	config        link.Setup
-	trust         *Dialer // the one whose TrustUser decides; nil without TrustUser
-	proven        bool    // dialed by auto, with the proof that TCP leads to the same listener
+	config        link.Setup // with the network namespace
+	trust         *Dialer    // the one whose TrustUser decides; nil without TrustUser
+	proven        bool       // dialed by auto, with the proof that TCP leads to the same listener
 }
 
 // links are the links that this process has dialed and on which more connections may begin.
@@ -31,8 +31,8 @@ var reconnect sync.Map // of *link.ReconnectListener by fabric.Fabric
 
 // completeLink sets what a link gets from its network.
 func completeLink(cfg *link.Setup, n network, f fabric.Fabric) {
-	cfg.Network, cfg.Addresses = n.name, n.addresses
-	if cfg.ResumeTimeout > 0 && !n.oneHost {
+	cfg.Network, cfg.Namespace, cfg.Addresses = n.name, n.namespace, n.addresses
+	if cfg.ResumeTimeout > 0 && !n.oneHost && n.namespace == 0 { // goroutines look for another queue pair
 		r, _ := reconnect.LoadOrStore(f, &link.ReconnectListener{Fabric: f})
 		cfg.Reconnect = r.(*link.ReconnectListener)
 	}
@@ -94,6 +94,9 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 // another.
 func (d *Dialer) more(request auto.Request, cfg link.Setup, maker linkMaker) link.More {
 	most := d.Config.MostLinks()
+	if cfg.Namespace != 0 {
+		most = 1 // a goroutine makes the others
+	}
 	return link.More{Links: most, Answer: autoTimes.Answer, Connect: func() (*link.Link, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), cfg.HandshakeTimeout)
 		defer cancel()

@@ -308,7 +308,7 @@ func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			return post()
 		}}
-		addNetwork(t, "slow", network{&carrier{name: "slow", open: opens(f)}, "ip"})
+		addNetwork(t, "slow", network{carrier: &carrier{name: "slow", open: opens(f)}, family: "ip"})
 		h := host{"slow", "10.0.0.1"}
 		l := h.listen(t, ListenConfig{Config: small})
 		for range 20 {

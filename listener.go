@@ -82,7 +82,9 @@ func Listen(network, address string) (net.Listener, error) {
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
 	address = cmp.Or(address, ":0") // as net.Listen has it
 	var addr net.Addr
-	switch n, unknown := lookup(network, false); {
+	n, unknown := lookup(network, false)
+	n = n.here()
+	switch {
 	case unknown != nil:
 		err = unknown
 	case n.carrier == overAuto:

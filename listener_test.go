@@ -165,7 +165,7 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 				n := sim.New(sim.Link{Latency: time.Millisecond})
 				simulate(t, n)
 				mute := &hooked{Fabric: n, confirm: func(func() error) error { return nil }}
-				addNetwork(t, "mute", network{&carrier{name: "mute", open: opens(mute)}, "ip"})
+				addNetwork(t, "mute", network{carrier: &carrier{name: "mute", open: opens(mute)}, family: "ip"})
 				l := host{"sim", "10.0.0.1"}.listen(t, lc)
 				acceptAll(t, l)
 				for range 4 {
@@ -199,7 +199,7 @@ func TestPlacesAreSharedFairly(t *testing.T) {
 				n := sim.New(sim.Link{Latency: time.Millisecond})
 				simulate(t, n)
 				mute := &hooked{Fabric: n, confirm: func(func() error) error { return nil }}
-				addNetwork(t, "mute", network{&carrier{name: "mute", open: opens(mute)}, "ip"})
+				addNetwork(t, "mute", network{carrier: &carrier{name: "mute", open: opens(mute)}, family: "ip"})
 				l := host{"sim", "10.0.0.1"}.listen(t, test.lc)
 				acceptAll(t, l)
 				var hostile sync.WaitGroup

@@ -23,8 +23,8 @@ const namespaceEnv = "RINGNET_TEST_NAMESPACE"
 // process that has started it, which has nothing more to do.
 func inNamespace(t *testing.T, rules string) bool {
 	t.Helper()
-	if os.Getenv(namespaceEnv) == "" {
-		runInNamespace(t)
+	if !isInNamespace() {
+		runInNamespace(t, "ip", "nft")
 		return false
 	}
 	for _, command := range []string{
@@ -44,12 +44,17 @@ func inNamespace(t *testing.T, rules string) bool {
 	return true
 }
 
-func runInNamespace(t *testing.T) {
+func isInNamespace() bool { return os.Getenv(namespaceEnv) != "" }
+
+// runInNamespace runs a test, which needs some tools, in a process and a network namespace of its
+// own.
+func runInNamespace(t *testing.T, tools ...string) {
+	t.Helper()
 	lacking := ""
 	if os.Geteuid() != 0 {
 		lacking = "only root can make network namespaces"
 	}
-	for _, tool := range []string{"ip", "nft"} {
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			lacking = err.Error() + " (Debian: iproute2, nftables)"
 		}

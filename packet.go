@@ -9,6 +9,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/autoudp"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/netns"
 	"github.com/ringnet/ringnet/internal/pconn"
 )
 
@@ -182,17 +183,18 @@ func openDatagrams(n network, trust trustUser, cfg *Config) (fabric.Datagrams, e
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	elsewhere := netns.Current().Refuse() // goroutines look for receivers
 	if n.carrier == datagramsOverAuto {
 		var f autoudp.Fabric
 		for _, carrier := range []*carrier{datagramsOverSHM, datagramsOverRDMA} {
-			if c, err := carrier.open(trust, cfg); err == nil {
+			if c, err := carrier.open(trust, cfg); err == nil && elsewhere == nil {
 				f.Carriers = append(f.Carriers, autoudp.Carrier{Name: carrier.name, Datagrams: c.(fabric.Datagrams)})
 			}
 		}
 		return &f, nil
 	}
 	f, err := n.open(trust, cfg)
-	if err != nil {
+	if err = cmp.Or(elsewhere, err); err != nil {
 		return nil, err
 	}
 	return f.(fabric.Datagrams), nil

@@ -15,6 +15,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/limiter"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/netns"
 )
 
 // maxRequests is how many connection requests of this process may be under way over rdma.
@@ -64,7 +65,7 @@ func isBusy(err error) bool {
 func (n network) request(f fabric.Fabric, local, remote netip.AddrPort) auto.Request {
 	return func(ctx context.Context) (fabric.Endpoint, func(), error) {
 		leave := func() {}
-		if host := remote.Addr(); n.requests != nil {
+		if host := (remoteHost{n.namespace, remote.Addr()}); n.requests != nil {
 			if !n.requests.Enter(ctx, host) {
 				return nil, nil, &waitError{contextError(ctx.Err()), n.others(host)}
 			}
@@ -80,9 +81,9 @@ func (n network) request(f fabric.Fabric, local, remote netip.AddrPort) auto.Req
 }
 
 // others says for which other requests one to a host has waited.
-func (n network) others(host netip.Addr) error {
-	if _, toHost := n.requests.UnderWay(host); toHost >= requestsPerHost {
-		return fmt.Errorf("waited for %d other requests to %v", toHost, host)
+func (n network) others(to remoteHost) error {
+	if _, toHost := n.requests.UnderWay(to); toHost >= requestsPerHost {
+		return fmt.Errorf("waited for %d other requests to %v", toHost, to.Addr)
 	}
 	return fmt.Errorf("waited for %d other requests of this process", maxRequests)
 }
@@ -116,10 +117,16 @@ func makeLink[T any](ctx context.Context, request auto.Request, cfg link.Setup,
 }
 
 // requestLimiter bounds the requests under way, by host.
-type requestLimiter = limiter.Limiter[netip.Addr]
+type requestLimiter = limiter.Limiter[remoteHost]
+
+// remoteHost is one of a network namespace.
+type remoteHost struct {
+	netns.Namespace
+	netip.Addr
+}
 
 func newRequestLimiter() *requestLimiter {
-	return limiter.New[netip.Addr](maxRequests, requestsPerHost)
+	return limiter.New[remoteHost](maxRequests, requestsPerHost)
 }
 
 // waitError is the error of a dial whose time ended while it waited for its turn, or for room

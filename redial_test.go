@@ -120,7 +120,7 @@ func simulateRefusing(t *testing.T, answers ...error) (asked *atomic.Int32) {
 		}
 		return connect()
 	}}
-	addNetwork(t, "refusing", network{&carrier{name: "refusing", open: opens(f)}, "ip"})
+	addNetwork(t, "refusing", network{carrier: &carrier{name: "refusing", open: opens(f)}, family: "ip"})
 	return asked
 }
 
@@ -215,7 +215,7 @@ func simulateCrowd(t *testing.T) (now *atomic.Int32) {
 		defer now.Add(-1)
 		return connect()
 	}}
-	addNetwork(t, "crowd", network{&carrier{name: "crowd", open: opens(f), requests: newRequestLimiter()}, "ip"})
+	addNetwork(t, "crowd", network{carrier: &carrier{name: "crowd", open: opens(f), requests: newRequestLimiter()}, family: "ip"})
 	return now
 }
 
@@ -249,7 +249,7 @@ var smallDedicated = func() *Config {
 func TestRequestsUnderWayAreAtMost64AndToOneHost16(t *testing.T) {
 	now := simulateCrowd(t)
 	t.Cleanup(func() {
-		all, _ := networks["crowd"].requests.UnderWay(netip.Addr{})
+		all, _ := networks["crowd"].requests.UnderWay(remoteHost{})
 		require.Zero(t, all, "everybody has gone")
 	})
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})

@@ -41,7 +41,7 @@ func overEachNetwork(t *testing.T, test func(t *testing.T, h host)) {
 // simulate makes the networks "sim", "sim4" and "sim6" for the length of a test.
 func simulate(t *testing.T, n *sim.Network) {
 	for name, family := range map[string]string{"sim": "ip", "sim4": "ip4", "sim6": "ip6"} {
-		addNetwork(t, name, network{&carrier{name: "sim", open: opens(n)}, family})
+		addNetwork(t, name, network{carrier: &carrier{name: "sim", open: opens(n)}, family: family})
 	}
 }
 

@@ -111,8 +111,9 @@ func (t *Trace) newConn(s *link.Stream, dialed bool) *Conn {
 		Dialed:  dialed,
 	})
 	c.stream = s
-	c.enter()
-	return rconn.New(s, c.ended)
+	conn := rconn.New(s, c.ended)
+	c.enter(keyOf(conn))
+	return conn
 }
 
 // newTCPConn makes a connection of auto that TCP carries, and counts it.
@@ -125,7 +126,7 @@ func (t *Trace) newTCPConn(tcp *net.TCPConn, dialed bool) *auto.TCPConn {
 	})
 	conn := auto.NewTCPConn(tcp, c.ended)
 	c.tcp = weak.Make(conn)
-	c.enter()
+	c.enter(keyOf(conn))
 	return conn
 }
 

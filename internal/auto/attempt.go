@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/netns"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -19,9 +20,10 @@ import (
 // is in use.
 type Dialer struct {
 	Steering
-	Networks []Network  // those of Steering.Better
-	TCP      net.Dialer // also for the proofs
-	Times    Times
+	Networks  []Network  // those of Steering.Better
+	TCP       net.Dialer // also for the proofs
+	Times     Times
+	Namespace netns.Namespace // of the thread that calls Dial
 
 	Failures *Failures
 	Lasts    func(error) bool // whether the next dial would most likely fail for the same reason
@@ -238,10 +240,12 @@ func (p *ProvenLinks) Dial(ctx context.Context, request Request, cfg link.Setup)
 	var s *link.Stream
 	var err error
 	made := make(chan struct{})
-	go func() {
+	if err := a.Namespace.Go(func() {
 		defer close(made)
 		s, err = makeLink(ctx, a, request, cfg, link.Dial)
-	}()
+	}); err != nil {
+		return nil, err
+	}
 	select {
 	case <-made:
 		return s, err

@@ -13,6 +13,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/netns"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -21,6 +22,8 @@ type claims struct {
 	giveBack func(*net.TCPConn) // has Accept return a connection that has proved no link
 	added    func()             // is called when a claim was added
 	within   time.Duration      // Times.Proof
+
+	namespace *netns.Entry // that of the connections
 
 	mu   sync.Mutex // guards what follows, and the claims
 	open map[ends]*claim
@@ -69,7 +72,7 @@ func (cs *claims) accept(ctx context.Context, ep fabric.Endpoint, cfg link.Setup
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	key := ends{netip.AddrPortFrom(ep.RemoteAddr().Addr(), port), ep.LocalAddr()}
-	owns, err := ownership(ep, key)
+	owns, err := cs.ownership(ep, key)
 	if err != nil {
 		_ = ep.Close()
 		return nil, nil, err
@@ -92,13 +95,16 @@ func (cs *claims) accept(ctx context.Context, ep fabric.Endpoint, cfg link.Setup
 // ownership returns the field owns of a claim. A dialer on the same host states its address and
 // port, so one of another user could name a stranger's TCP connection: the kernel has to say that
 // the connection is its user's. Over rdma nobody can be asked.
-func ownership(ep fabric.Endpoint, key ends) (func() bool, error) {
+func (cs *claims) ownership(ep fabric.Endpoint, key ends) (func() bool, error) {
 	neighbor, ok := ep.(fabric.Neighbor)
 	if !ok {
 		return func() bool { return true }, nil
 	}
 	uid, err := neighbor.PeerUser()
-	return func() bool { return shm.OwnsTCP(uid, key.remote, key.local) }, err
+	return func() (owns bool) {
+		_ = cs.namespace.Do(func() { owns = shm.OwnsTCP(uid, key.remote, key.local) })
+		return owns
+	}, err
 }
 
 // add adds a claim, unless there is one to the same connection.

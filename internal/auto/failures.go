@@ -9,16 +9,18 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/netns"
 )
 
 // destination is one network at one address, or at all addresses if this host cannot use the
-// network. Dialers that decide by a function which users to trust have destinations of their
-// own, for another's function may decide otherwise.
+// network. Network namespaces have destinations of their own, for their addresses are; so have
+// dialers that decide by a function which users to trust, for another's may decide otherwise.
 type destination struct {
-	network string
-	fabric  fabric.Fabric // nil with trust
-	trust   any           // Dialer.Trust
-	remote  netip.AddrPort
+	network   string
+	namespace netns.Namespace
+	fabric    fabric.Fabric // nil with trust
+	trust     any           // Dialer.Trust
+	remote    netip.AddrPort
 }
 
 // Failures are those that are remembered. The zero Failures has none.
@@ -77,7 +79,7 @@ type candidate struct {
 // while one is up, which may have been silent or without a path when another was asked for.
 func (a *attempt) candidates() (candidates []candidate) {
 	for _, n := range a.Networks {
-		c := candidate{Network: n, at: destination{network: n.Name}}
+		c := candidate{Network: n, at: destination{network: n.Name, namespace: a.Namespace}}
 		if c.failure = a.Failures.find(c.at, a.Times.Remember); c.failure == nil {
 			var err error
 			if c.fabric, err = n.Open(); err != nil {
@@ -101,7 +103,7 @@ func (a *attempt) destination(network string, f fabric.Fabric) destination {
 	if a.Trust != nil {
 		f = nil // each dial has one of its own
 	}
-	return destination{network, f, a.Trust, a.remote}
+	return destination{network, a.Namespace, f, a.Trust, a.remote}
 }
 
 // remember keeps the failures of networks that were asked. It is called when TCP has connected:

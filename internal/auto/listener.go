@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/netns"
 )
 
 // ListenConfig says how to listen.
@@ -134,11 +135,13 @@ func (l *Listener) serve() {
 func (lc *ListenConfig) newListener() *Listener {
 	l := &Listener{Queue: NewQueue(), steer: lc.Steering, wrap: lc.Wrap, passedOver: make(map[string]error), backlog: lc.Backlog}
 	l.room.L = &l.mu
+	namespace, _ := netns.Current().Enter() // or else shm does not listen either
 	l.claims = &claims{
-		giveBack: func(c *net.TCPConn) { l.pushTCP(Accepted{Conn: l.wrap(c)}) },
-		added:    l.look,
-		within:   lc.Times.Proof,
-		open:     make(map[ends]*claim),
+		giveBack:  func(c *net.TCPConn) { l.pushTCP(Accepted{Conn: l.wrap(c)}) },
+		added:     l.look,
+		within:    lc.Times.Proof,
+		namespace: namespace,
+		open:      make(map[ends]*claim),
 	}
 	for _, name := range BetterThanTCP {
 		if !slices.Contains(lc.Better, name) {
@@ -311,6 +314,7 @@ func (l *Listener) Close() error {
 		errs = append(errs, part.Stop())
 	}
 	l.served.Wait()
+	l.claims.namespace.Close()
 	l.Reset()
 	for _, err := range errs {
 		// Those that have failed are closed already.

@@ -91,13 +91,17 @@ func (p *proof) open(local netip.Addr) {
 			return ctx.Err()
 		}
 	}
-	go func() {
+	err := p.Namespace.Go(func() {
 		defer close(p.done)
 		c, err := dialer.DialContext(p.ctx, "tcp", p.remote.String())
 		if p.err = err; err == nil {
 			p.conn = c.(*net.TCPConn)
 		}
-	}()
+	})
+	if err != nil {
+		p.err = err
+		close(p.done)
+	}
 	select {
 	case p.port = <-bound:
 	case <-p.done:

@@ -4,56 +4,64 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+
+	"github.com/ringnet/ringnet/internal/netns"
 )
 
 // Addresses are the pairs of addresses, local and remote, that the connections
-// of a network in this process have: no two have the same. The zero Addresses is
-// ready for use, and nil knows nothing and grants everything.
+// of a network in this process have: no two in one network namespace have the same.
+// The zero Addresses is ready for use, and nil knows nothing and grants everything.
 type Addresses struct {
 	mu    sync.Mutex
-	taken map[pair]struct{}
+	taken map[claim]struct{}
+}
+
+// claim is the addresses of a connection, in a network namespace.
+type claim struct {
+	namespace netns.Namespace
+	pair
 }
 
 // pair is the addresses of a connection or of a queue pair.
 type pair struct{ local, remote netip.AddrPort }
 
 // take takes a pair, unless another connection has it.
-func (a *Addresses) take(local, remote netip.AddrPort) bool {
+func (a *Addresses) take(in netns.Namespace, local, remote netip.AddrPort) bool {
 	if a == nil {
 		return true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.taken == nil {
-		a.taken = make(map[pair]struct{})
+		a.taken = make(map[claim]struct{})
 	}
-	p := pair{local, remote}
-	if _, taken := a.taken[p]; taken {
+	c := claim{in, pair{local, remote}}
+	if _, taken := a.taken[c]; taken {
 		return false
 	}
-	a.taken[p] = struct{}{}
+	a.taken[c] = struct{}{}
 	return true
 }
 
-func (a *Addresses) release(local, remote netip.AddrPort) {
+func (a *Addresses) release(in netns.Namespace, local, remote netip.AddrPort) {
 	if a == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.taken, pair{local, remote})
+	delete(a.taken, claim{in, pair{local, remote}})
 }
 
 // firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 const firstEphemeral = 49152
 
 // choose claims a free port at an address for a connection to remote.
-func (a *Addresses) choose(local netip.Addr, remote netip.AddrPort) (netip.AddrPort, bool) {
+func (a *Addresses) choose(in netns.Namespace, local netip.Addr, remote netip.AddrPort) (netip.AddrPort, bool) {
 	const ports = 1<<16 - firstEphemeral
 	first := rand.IntN(ports)
 	for i := range ports {
 		p := netip.AddrPortFrom(local, uint16(firstEphemeral+(first+i)%ports))
-		if a.take(p, remote) {
+		if a.take(in, p, remote) {
 			return p, true
 		}
 	}

@@ -156,7 +156,7 @@ func (h *handshake) make(ctx context.Context,
 			_ = h.ep.Reject(rejection(err).Append(nil))
 		}
 		_ = h.ep.Close()
-		h.cfg.Addresses.release(local, remote)
+		h.cfg.Addresses.release(h.cfg.Namespace, local, remote)
 		account.Release(account.Bytes())
 	}()
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.HandshakeTimeout)
@@ -174,7 +174,7 @@ func (h *handshake) make(ctx context.Context,
 	held, _ := l.memory.rings.find(l.cfg.firstRing()) // prepare has registered it
 	if !h.empty() {
 		at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
-		if !h.cfg.Addresses.take(at, to) {
+		if !h.cfg.Addresses.take(h.cfg.Namespace, at, to) {
 			return nil, nil, &fabric.RefusedError{Reason: fmt.Sprintf("another connection has the addresses %v and %v", at, to), Busy: true}
 		}
 		local, remote = at, to

@@ -10,6 +10,7 @@ import (
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/netns"
 )
 
 // Setup says what a link and its streams are made of: a Config, and what the link gets from its
@@ -24,6 +25,7 @@ type Setup struct {
 	Network   string             // for Info and Totals
 	Proof     *Proof             // nil: the request asks for none
 	Acceptor  Acceptor           // of streams that the peer begins; nil takes none
+	Namespace netns.Namespace    // of the addresses
 	Addresses *Addresses         // of the network's connections; nil: whatever the fabric has
 	Budget    *budget.Budget     // of what is registered
 	Reconnect *ReconnectListener // listens for the peer's requests for another queue pair; nil: streams do not wait for one

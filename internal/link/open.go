@@ -174,7 +174,7 @@ func (l *Link) beginStream(ctx context.Context) (s *Stream, err error) {
 		return nil, fmt.Errorf("%d streams on one link: %w", wire.MaxStreams, syscall.EMFILE)
 	}
 	remote := l.remote
-	local, ok := l.cfg.Addresses.choose(l.local.Addr(), remote)
+	local, ok := l.cfg.Addresses.choose(l.cfg.Namespace, l.local.Addr(), remote)
 	if !ok {
 		return nil, os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
 	}
@@ -249,7 +249,7 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	switch {
 	case l.leaving.begun() || l.cfg.Acceptor == nil:
 		s.refuse(wire.RefusedClosed)
-	case !l.cfg.Addresses.take(local, remote):
+	case !l.cfg.Addresses.take(l.cfg.Namespace, local, remote):
 		s.refuse(wire.RefusedTaken)
 	default:
 		s.local, s.remote = local, remote

@@ -175,7 +175,7 @@ func TestALinkFromAPortThatAStreamHasIsDialedAgain(t *testing.T) {
 	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
 		first := p.dial(t)
 		a := first.LocalAddr()
-		require.True(t, p.passive.Addresses.take(p.listener.Addr(), netip.AddrPortFrom(a.Addr(), a.Port()+1)))
+		require.True(t, p.passive.Addresses.take(0, p.listener.Addr(), netip.AddrPortFrom(a.Addr(), a.Port()+1)))
 		p.cfg.Dedicated = true
 		_, err := p.dialLink(t.Context())
 		var refused *fabric.RefusedError
@@ -196,7 +196,7 @@ func TestPortsOfOtherProcessesAreNotInTheWay(t *testing.T) {
 		take := func(taken func(port int) bool) {
 			for port := firstEphemeral; port < 1<<16; port++ {
 				if taken(port) {
-					p.passive.Addresses.take(p.listener.Addr(), netip.AddrPortFrom(first.LocalAddr().Addr(), uint16(port)))
+					p.passive.Addresses.take(0, p.listener.Addr(), netip.AddrPortFrom(first.LocalAddr().Addr(), uint16(port)))
 				}
 			}
 		}

@@ -174,7 +174,7 @@ func (s *Stream) changed() {
 // held.
 func (s *Stream) forget() {
 	if s.use == orphaned && (s.ledger.Stage() == credit.Over || s.link.stage >= ended) && s.remote.IsValid() {
-		s.link.cfg.Addresses.release(s.local, s.remote)
+		s.link.cfg.Addresses.release(s.link.cfg.Namespace, s.local, s.remote)
 		s.remote = netip.AddrPort{}
 	}
 }

@@ -53,7 +53,7 @@ func (d *datagrams) addCard(group netip.AddrPort, card netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	d.open(&inlet{listener: f.newListener(s, group, maxRequests), group: group, cards: []netip.Addr{card}})
+	d.open(&inlet{listener: f.newListener(s, group, maxRequests, nil), group: group, cards: []netip.Addr{card}})
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/netns"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -42,6 +43,9 @@ type listener struct {
 	f    *shm
 	sock *socket
 	at   netip.AddrPort // with the zero Addr: all addresses of both families
+
+	// namespace is that whose addresses the listener's and the dialers' are.
+	namespace *netns.Entry
 
 	// queue holds the requests that Accept has not returned; its capacity is
 	// the backlog.
@@ -78,21 +82,27 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 			return nil, fmt.Errorf("listen at %v: %w", local, err)
 		}
 	}
-	s, local, err := f.listenAt(local)
+	namespace, err := netns.Current().Enter()
 	if err != nil {
 		return nil, err
 	}
-	return f.newListener(s, local, backlog), nil
+	s, local, err := f.listenAt(local)
+	if err != nil {
+		namespace.Close()
+		return nil, err
+	}
+	return f.newListener(s, local, backlog, namespace), nil
 }
 
-// newListener returns a listener with a socket that listens at an address.
-func (f *shm) newListener(s *socket, at netip.AddrPort, backlog int) *listener {
+// newListener returns a listener with a socket that listens at an address, in a network namespace.
+func (f *shm) newListener(s *socket, at netip.AddrPort, backlog int, namespace *netns.Entry) *listener {
 	l := &listener{
-		f:     f,
-		sock:  s,
-		at:    at,
-		queue: make(chan *endpoint, max(backlog, 1)),
-		done:  make(chan struct{}),
+		f:         f,
+		sock:      s,
+		at:        at,
+		namespace: namespace,
+		queue:     make(chan *endpoint, max(backlog, 1)),
+		done:      make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
@@ -128,6 +138,7 @@ func (l *listener) Close() error {
 	l.cancel()
 	l.sock.sleeper.Wake()
 	<-l.done
+	l.namespace.Close()
 	return l.sock.close()
 }
 
@@ -263,7 +274,15 @@ func (l *listener) addRequest(fd int, uid uint32) {
 		l.requests[i].cancel()
 		l.requests = slices.Delete(l.requests, i, i+1)
 	}
-	l.readers.Go(func() { l.read(r) })
+	l.readers.Add(1)
+	read := func() {
+		defer l.readers.Done()
+		l.read(r)
+	}
+	if l.namespace.Go(read) != nil {
+		r.cancel() // the kernel has no thread to spare
+		go read()
+	}
 }
 
 // oldestOfMost returns the index of the oldest request of the user who has most of them. Called
