@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -19,7 +20,10 @@ import (
 
 // loses has the network lose messages of the connection manager: of each kind so many.
 func loses(n *sim.Network, kinds map[sim.Message]int) {
+	var mu sync.Mutex // guards kinds
 	n.SetFaults(sim.Faults{Lose: func(_ *sim.Endpoint, m sim.Message) bool {
+		mu.Lock()
+		defer mu.Unlock()
 		kinds[m]--
 		return kinds[m] >= 0
 	}})
