@@ -44,7 +44,7 @@ for uid in $USERS; do
 	mkdir -m 700 "$dir/$uid" "$dir/$uid/tmp"
 	chown -R "$uid:$uid" "$dir/$uid"
 	mkfifo "$dir/ready"
-	as "$uid" "$dir/beside" <"$dir/end" >"$dir/ready" 9>&- &
+	(exec 9>&- && as "$uid" "$dir/beside" <"$dir/end" >"$dir/ready") & # the end of 9 is theirs
 	beside="$beside $!"
 	read -r _ <"$dir/ready" || { echo "$0: user $uid has no connections" >&2; exit 1; }
 	rm "$dir/ready"
