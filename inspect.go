@@ -3,7 +3,9 @@ package ringnet
 // What `ringnet ss` shows of this process, and how `ringnet kill` ends a connection.
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,11 +92,8 @@ func notePassedOver(s stream, reasons []Reason) {
 // openConnections returns the connections of this process, the oldest first.
 func openConnections() []*connection {
 	connections.mu.Lock()
-	defer connections.mu.Unlock()
-	all := make([]*connection, 0, len(connections.open))
-	for _, c := range connections.open {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(connections.open))
+	connections.mu.Unlock() // a link may wait for it
 	slices.SortFunc(all, func(a, b *connection) int { return int(a.number) - int(b.number) })
 	return all
 }
@@ -122,14 +121,21 @@ func describeProcess(r inspect.Request) inspect.Process {
 			BytesSent: l.BytesSent, BytesReceived: l.BytesReceived, WorkRequests: l.WorkRequests, Events: l.Events,
 		})
 	}
+	enough, cancel := context.WithTimeout(context.Background(), describing)
+	defer cancel()
+	busy := make(map[*link.Link]bool)
 	for _, c := range openConnections() {
-		p.Connections = append(p.Connections, c.describe())
+		p.Connections = append(p.Connections, c.describe(enough.Done(), busy))
 	}
 	return p
 }
 
-// describe says what the connection is doing.
-func (c *connection) describe() inspect.Connection {
+// describing is how long links may keep one who asks waiting, altogether: less than who asks waits.
+const describing = time.Second
+
+// describe says what the connection is doing. It waits for no link that is busy, with something that holds its lock
+// until enough is closed, but notes it.
+func (c *connection) describe(enough <-chan struct{}, busy map[*link.Link]bool) inspect.Connection {
 	d := inspect.Connection{
 		Number: c.number, Carrier: c.Carrier, Local: c.Local.String(), Remote: c.Remote.String(),
 		Dialed: c.Dialed, Began: c.began,
@@ -141,9 +147,16 @@ func (c *connection) describe() inspect.Connection {
 	connections.mu.Unlock()
 	var stats Stats
 	if c.stream != nil {
-		s := c.stream.State()
+		s, l := link.StreamState{State: "busy"}, c.stream.Link()
+		if !busy[l] {
+			if now, known := c.stream.State(enough); known {
+				s = now
+			} else {
+				busy[l] = true
+			}
+		}
 		stats = s.StreamStats
-		d.State, d.SeekingSince, d.Unread, d.Unsent = s.State, s.Link.SeekingSince, s.Unread, s.Unsent
+		d.State, d.SeekingSince, d.Unread, d.Unsent = s.State, s.SeekingSince, s.Unread, s.Unsent
 	} else if tcp := c.tcp.Value(); tcp != nil {
 		stats, d.State = tcp.Stats(), "open"
 	}
@@ -162,5 +175,12 @@ func kill(number uint64) error {
 	case all[i].stream == nil:
 		return fmt.Errorf("TCP carries connection %d: ss --kill ends it", number)
 	}
-	return all[i].stream.Abort()
+	aborted := make(chan error, 1)
+	go func() { aborted <- all[i].stream.Abort() }()
+	select {
+	case err := <-aborted:
+		return err
+	case <-time.After(describing):
+		return fmt.Errorf("the link of connection %d is busy: it ends when that is over", number)
+	}
 }

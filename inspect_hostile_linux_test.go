@@ -168,3 +168,40 @@ func swell([]string) error {
 	fmt.Println("swells")
 	return nil
 }
+
+// Something may hold the lock of a link for long. Whoever asks has all other links and connections, and learns
+// which are busy.
+func TestALinkThatIsBusyHidesNothing(t *testing.T) {
+	l, err := Listen("shm", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	client := dial(t, &Dialer{}, "shm", l.Addr().String())
+	server := accept(t, l)
+	states := func() (clients, servers inspect.Connection) {
+		return of(t, describeProcess(inspect.Request{}), client)
+	}
+	listener := l.(*Listener)
+	listener.mu.Lock() // which the server's link waits for when a stream is offered
+	dialed := make(chan error, 1)
+	go func() {
+		_, err := Dial("shm", l.Addr().String())
+		dialed <- err
+	}()
+	hang.Unless(t, func() bool {
+		_, servers := states()
+		return servers.State == "busy"
+	})
+	clients, servers := states()
+	require.Equal(t, "open", clients.State)
+	require.Equal(t, server.LocalAddr().String(), servers.Local)
+	locals := []string{client.LocalAddr().String(), server.LocalAddr().String()}
+	for _, i := range Links() {
+		locals = slices.DeleteFunc(locals, func(local string) bool { return i.Local.String() == local })
+	}
+	require.Empty(t, locals)
+	require.ErrorContains(t, kill(servers.Number), "busy")
+	listener.mu.Unlock()
+	require.NoError(t, <-dialed)
+	_, err = client.Read(make([]byte, 1))
+	require.Error(t, err, "what was asked for is done later")
+}

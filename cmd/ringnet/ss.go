@@ -29,7 +29,7 @@ import (
 type shown struct {
 	Process string  `placeholder:"NAME|PID" help:"Only those of processes with this name or number."`
 	Carrier *string `placeholder:"NETWORK" enum:"shm,rdma,tcp" help:"Only those that this network carries: shm, rdma or tcp."`
-	State   *string `placeholder:"STATE" enum:"open,fin-sent,fin-received,finished,reset,aborted,closing,ended,seeking" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
+	State   *string `placeholder:"STATE" enum:"open,fin-sent,fin-received,finished,reset,aborted,closing,ended,seeking,busy" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended, seeking or busy."`
 	Address end     `placeholder:"IP|:PORT|IP:PORT" help:"Only those with this address at either end."`
 }
 

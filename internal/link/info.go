@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
@@ -64,29 +65,88 @@ func Retire(such func(Acceptor) bool) {
 }
 
 // List returns what links of this process there are, in no order, but for those that have
-// ended, be there connections that their owners have not closed or not.
+// ended, be there connections that their owners have not closed or not. Of a link whose lock
+// something holds it returns what was last known.
 func List() []Info {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	var infos []Info
 	for _, l := range allLinks() {
-		l.mu.Lock()
-		if l.stage < ended {
-			infos = append(infos, l.info())
+		if t := l.tell(ctx.Done()); !t.over {
+			infos = append(infos, t.Info)
 		}
-		l.mu.Unlock()
 	}
 	return infos
 }
 
+// patience is how long List and Totals wait for the locks of links, altogether.
+const patience = 100 * time.Millisecond
+
+// told is what a link tells of itself.
+type told struct {
+	Info
+	over bool // it has ended
+}
+
+// tell returns what the link is and carries, or, if something holds its lock until enough is closed, what
+// it has told before.
+func (l *Link) tell(enough <-chan struct{}) *told {
+	now, known := glance(l, enough, func() *told {
+		t := &told{l.info(), l.stage >= ended}
+		l.told.Store(t)
+		return t
+	})
+	if known {
+		return now
+	}
+	if before := l.told.Load(); before != nil {
+		return before
+	}
+	return &told{Info: Info{Network: l.cfg.Network, Local: l.at(l.local), Remote: l.at(l.remote),
+		Dialed: l.active, Connections: int(l.streams.live.Load())}}
+}
+
+// maxAsked is how many goroutines of glance may wait for a link's lock.
+const maxAsked = 64
+
+// glance returns what f does, which is called with the link's lock held, unless something holds that until
+// enough is closed. Then a goroutine is left to wait for it, which a Mutex cannot give up.
+func glance[T any](l *Link, enough <-chan struct{}, f func() T) (seen T, known bool) {
+	if l.mu.TryLock() {
+		defer l.mu.Unlock()
+		return f(), true
+	}
+	if l.asked.Add(1) > maxAsked {
+		l.asked.Add(-1)
+		return seen, false
+	}
+	locked := make(chan T, 1)
+	go func() {
+		defer l.asked.Add(-1)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		locked <- f()
+	}()
+	select {
+	case seen = <-locked:
+		return seen, true
+	case <-enough:
+		return seen, false
+	}
+}
+
 // Totals returns what all links of this process have done, those that have ended included, by
-// network.
+// network. Of a link whose lock something holds it counts what was last known.
 func Totals() map[string]Stats {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	all.Lock()
 	totals := maps.Clone(all.past)
 	links := slices.Collect(maps.Keys(all.links))
 	all.Unlock()
 	for _, l := range links { // what they carry after they have ended is nothing
 		t := totals[l.cfg.Network]
-		t.add(l.Stats())
+		t.add(l.tell(ctx.Done()).Stats)
 		totals[l.cfg.Network] = t
 	}
 	return totals
@@ -101,25 +161,31 @@ func (l *Link) Info() Info {
 
 // info is Info. Called with mu held.
 func (l *Link) info() Info {
-	at := func(a netip.AddrPort) fabric.Addr { return fabric.NewAddr(l.cfg.Network, a) }
-	i := Info{
-		Network:     l.cfg.Network,
-		Transport:   l.limits.Transport,
-		Local:       at(l.local),
-		Remote:      at(l.remote),
-		Dialed:      l.active,
-		Connections: int(l.streams.live.Load()),
-		Memory:      l.memory.account.Bytes(),
-		SendQueue:   l.send.slots.Depth(),
-		Outstanding: l.send.slots.Outstanding(),
-		Path:        Path{at(l.ep.LocalAddr()), at(l.ep.RemoteAddr())},
-		Seeking:     l.stage.pathless(),
-		Stats:       l.counted(),
+	return Info{
+		Network:      l.cfg.Network,
+		Transport:    l.limits.Transport,
+		Local:        l.at(l.local),
+		Remote:       l.at(l.remote),
+		Dialed:       l.active,
+		Connections:  int(l.streams.live.Load()),
+		Memory:       l.memory.account.Bytes(),
+		SendQueue:    l.send.slots.Depth(),
+		Outstanding:  l.send.slots.Outstanding(),
+		Path:         Path{l.at(l.ep.LocalAddr()), l.at(l.ep.RemoteAddr())},
+		Seeking:      l.stage.pathless(),
+		SeekingSince: l.seekingSince(),
+		Stats:        l.stats,
 	}
-	if i.Seeking {
-		i.SeekingSince = l.path.lostAt
+}
+
+func (l *Link) at(a netip.AddrPort) fabric.Addr { return fabric.NewAddr(l.cfg.Network, a) }
+
+// seekingSince is when the link has lost its queue pair, unless it has one. Called with mu held.
+func (l *Link) seekingSince() time.Time {
+	if l.stage.pathless() {
+		return l.path.lostAt
 	}
-	return i
+	return time.Time{}
 }
 
 func (l *Link) enlist() {
@@ -134,6 +200,6 @@ func (l *Link) delist() {
 	defer all.Unlock()
 	delete(all.links, l)
 	past := all.past[l.cfg.Network]
-	past.add(l.counted())
+	past.add(l.stats)
 	all.past[l.cfg.Network] = past
 }

@@ -96,7 +96,11 @@ type Link struct {
 	memory  linkMemory
 	watch   watch
 	alive   keepAlive
-	stats   Stats // its bytes are those of streams that are over
+	stats   Stats
+
+	// What List and Totals have when something holds mu.
+	told  atomic.Pointer[told]
+	asked atomic.Int32 // goroutines of glance
 }
 
 // streamTable is the streams on a link. Guarded by Link.mu, but for live, opens and unheard.

@@ -190,6 +190,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 		return err
 	}
 	l.stats.MessagesReceived++
+	l.stats.BytesReceived += uint64(wc.Len)
 	s.stats.MessagesReceived++
 	s.sentSinceReceive = 0
 	if newRing {

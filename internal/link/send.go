@@ -191,6 +191,7 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	s.sentSinceReceive++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
+	l.stats.BytesSent += uint64(g.n)
 	wr := l.push(signaled)
 	wr.Op, wr.Imm = fabric.WriteImm, wire.DataImmediate(s.number, flags)
 	wr.Data, wr.Rest, wr.Memory = g.first, g.rest, memory

@@ -33,28 +33,11 @@ func (s *Stats) add(more Stats) {
 	s.Probes += more.Probes
 }
 
-// addBytes adds the bytes of a stream, which its ledger counts.
-func (s *Stats) addBytes(of *Stream) {
-	s.BytesSent += of.ledger.Sent()
-	s.BytesReceived += of.ledger.Received()
-}
-
 // Stats returns a snapshot of the link's counters.
 func (l *Link) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.counted()
-}
-
-// counted is what the link and the streams on it have done. Called with mu held.
-func (l *Link) counted() Stats {
-	stats := l.stats
-	for _, s := range l.streams.byNumber {
-		if s != nil {
-			stats.addBytes(s)
-		}
-	}
-	return stats
+	return l.stats
 }
 
 // StreamStats counts what a stream has done since it began. Package ringnet documents each field.
@@ -75,6 +58,11 @@ type StreamStats struct {
 func (s *Stream) Stats() StreamStats {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
+	return s.counted()
+}
+
+// counted is Stats. Called with mu held.
+func (s *Stream) counted() StreamStats {
 	stats := s.stats
 	stats.BytesWritten, stats.BytesReceived = s.ledger.Accepted(), s.ledger.Received()
 	stats.ReadWaits, stats.WriteWaits = s.calls[readCall].waits.Load(), s.calls[writeCall].waits.Load()
@@ -85,13 +73,14 @@ func (s *Stream) Stats() StreamStats {
 // StreamState is what a stream is doing at one moment.
 type StreamState struct {
 	StreamStats
-	State  string // in one word: see Stream.State
-	Link   Info
-	Unread int // bytes that have arrived and were not read
-	Unsent int // bytes that Write has accepted and that have not left
+	State        string    // in one word: see Stream.State
+	SeekingSince time.Time // as that of the link's Info
+	Unread       int       // bytes that have arrived and were not read
+	Unsent       int       // bytes that Write has accepted and that have not left
 }
 
-// State returns a snapshot of what the stream is doing. Its State is one of
+// State returns a snapshot of what the stream is doing, unless something holds the link's lock until
+// enough is closed. Its State is one of
 //
 //	open          both sides may write
 //	fin-sent      this side has ended its direction
@@ -103,11 +92,10 @@ type StreamState struct {
 //	ended         the link has ended
 //
 // It works after Close.
-func (s *Stream) State() StreamState {
-	stats := s.Stats()
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
-	return StreamState{stats, s.state(), s.link.info(), s.inbox.Len(), s.ledger.Pending()}
+func (s *Stream) State(enough <-chan struct{}) (state StreamState, known bool) {
+	return glance(s.link, enough, func() StreamState {
+		return StreamState{s.counted(), s.state(), s.link.seekingSince(), s.inbox.Len(), s.ledger.Pending()}
+	})
 }
 
 // state is State's State. Called with mu held.

@@ -155,7 +155,6 @@ func (s *Stream) changed() {
 	if s.ledger.Stage() == credit.Over && l.streams.byNumber[s.number] == s {
 		l.streams.byNumber[s.number] = nil
 		l.streams.live.Add(-1)
-		l.stats.addBytes(s)
 		l.streams.lowest = min(l.streams.lowest, int(s.number))
 		if s.closing.timer != nil {
 			s.closing.timer.Stop()

@@ -1,0 +1,46 @@
+package link
+
+import (
+	"runtime/debug"
+	"slices"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// Whoever asks holds the link's lock for one stream at a time, however many there are: to look at one of these
+// is a fault.
+func TestWhoAsksLooksAtNoOtherStreams(t *testing.T) {
+	page, err := syscall.Mmap(-1, 0, int(unsafe.Sizeof(Stream{})), syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	defer syscall.Munmap(page)
+	others := slices.Repeat([]*Stream{(*Stream)(unsafe.Pointer(&page[0]))}, 10_000)
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		require.NoError(t, exchange(c, s, 100<<10, 1))
+		l := c.link
+		l.mu.Lock()
+		own := l.streams.byNumber
+		l.streams.byNumber = slices.Concat(own, others)
+		l.mu.Unlock()
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		require.NotPanics(t, func() {
+			require.EqualValues(t, 100<<10, l.Info().BytesSent)
+			require.EqualValues(t, 100<<10, l.Stats().BytesSent)
+			List()
+			Totals()
+			_, known := c.State(nil)
+			require.True(t, known)
+			require.EqualValues(t, 100<<10, c.Stats().BytesWritten)
+		})
+		require.EqualValues(t, 100<<10, s.link.Stats().BytesReceived)
+		l.mu.Lock()
+		l.streams.byNumber = own
+		l.mu.Unlock()
+		endAll(t, n, c, s)
+	})
+}
