@@ -109,10 +109,12 @@ type Answerer struct {
 	// Answer describes the process, after it has carried out the request.
 	Answer func(Request) Process
 
-	mu    sync.Mutex // guards what follows
-	held  int
-	timer *time.Timer // of begin; nil: nothing is held
-	end   func()      // has the socket be closed; nil: there is none
+	// Links call Hold and Release with their locks held, so no system call is made with this one held.
+	mu        sync.Mutex // guards what follows
+	held      int
+	timer     *time.Timer // of begin; nil: nothing was held yet
+	listening bool        // or about to
+	end       func()      // has the socket be closed; nil: there is none
 }
 
 // Hold counts something that can be seen.
@@ -139,12 +141,18 @@ func (a *Answerer) Release() {
 
 // begin listens, unless nothing is held any more.
 func (a *Answerer) begin() {
-	if off() {
-		return
+	a.mu.Lock()
+	begins := a.held > 0 && !a.listening && !off()
+	a.listening = a.listening || begins
+	a.mu.Unlock()
+	if begins {
+		a.listen()
 	}
+}
+
+// ended notes that the socket is closed, or could not be made.
+func (a *Answerer) ended() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.held > 0 && a.end == nil {
-		a.listen() // where that is forbidden, nobody can ask
-	}
+	a.listening, a.end = false, nil
 }

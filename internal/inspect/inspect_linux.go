@@ -31,18 +31,24 @@ const soPassRights = 83
 
 // refuseDescriptors has nobody send descriptors to a socket, of which the close may block this process. That
 // takes Linux 6.16 or later.
-func refuseDescriptors(_, _ string, c syscall.RawConn) error {
+var refuseDescriptors = func(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, soPassRights, 0) })
 }
 
-// listen begins to listen. Called with mu held.
+// listen begins to listen. Where that is forbidden, nobody can ask.
 func (a *Answerer) listen() {
 	l, err := (&net.ListenConfig{Control: refuseDescriptors}).Listen(context.Background(), "unix", prefix+rand.Text())
 	if err != nil {
+		a.ended()
 		return
 	}
 	own := l.(*net.UnixListener)
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.end = func() { _ = own.SetDeadline(time.Unix(1, 0)) }
+	if a.held == 0 { // any more
+		a.end()
+	}
 	go a.serve(own)
 }
 
@@ -72,9 +78,7 @@ func (a *Answerer) serve(l *net.UnixListener) {
 		}()
 	}
 	_ = l.Close()
-	a.mu.Lock()
-	a.end = nil
-	a.mu.Unlock()
+	a.ended()
 	a.begin() // something may be held again
 }
 
