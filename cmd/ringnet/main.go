@@ -22,6 +22,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/logs"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -45,6 +46,7 @@ type command struct {
 type streams struct {
 	out, err io.Writer
 	json     bool
+	log      *logs.Writer // to err; nil: nothing is logged
 }
 
 // Exit statuses.
@@ -87,7 +89,13 @@ func run(args []string, out, errs io.Writer) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	k.BindTo(ctx, (*context.Context)(nil))
-	switch err := k.Run(&streams{out, errs, c.JSON}); {
+	s := &streams{out: out, err: errs, json: c.JSON}
+	err = k.Run(s)
+	if s.log != nil {
+		errs = s.log // behind what was logged
+		defer s.log.Close()
+	}
+	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, new(misuseError)):
@@ -175,16 +183,20 @@ var times = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(fu
 	return nil
 }))
 
-// logger returns a log on the error stream, in JSON with --json.
+// logger returns a log on the error stream, in JSON with --json. It is called once.
 func (s *streams) logger(verbose bool) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.LevelInfo}
 	if verbose {
 		options.Level = slog.LevelDebug
 	}
-	if s.json {
-		return slog.New(slog.NewJSONHandler(s.err, options))
+	to := func(w io.Writer) *slog.Logger {
+		if s.json {
+			return slog.New(slog.NewJSONHandler(endpoint.JSONWriter{Writer: w}, options))
+		}
+		return slog.New(slog.NewTextHandler(w, options))
 	}
-	return slog.New(slog.NewTextHandler(s.err, options))
+	s.log = logs.NewWriter(s.err, func(lines int) { to(s.err).Warn("lost lines that nobody has read", "lines", lines) })
+	return to(s.log)
 }
 
 // serveAuto listens on auto, logs where, and calls serve with each connection, in a goroutine,
@@ -196,7 +208,7 @@ func serveAuto(ctx context.Context, address hostPort, log *slog.Logger, message 
 	}
 	log.Info(message, "address", l.Addr().String())
 	context.AfterFunc(ctx, func() { l.Close() })
-	err = endpoint.AcceptAll(l, ctx.Done(), log, func(conn net.Conn) {
+	err = endpoint.AcceptAll(l, ctx.Done(), logs.Limit(log), func(conn net.Conn) {
 		go func() {
 			defer conn.Close()
 			serve(conn)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/logs"
 	"github.com/ringnet/ringnet/internal/perf/report"
 	"github.com/ringnet/ringnet/internal/perf/workload"
 )
@@ -55,10 +56,10 @@ type perfServer struct {
 
 // servePerf serves until ctx ends.
 func servePerf(ctx context.Context, address hostPort, log *slog.Logger) error {
-	s := &perfServer{log: log}
+	s := &perfServer{log: logs.Limit(log)}
 	return serveAuto(ctx, address, log, "serves", func(conn net.Conn) {
 		if err := s.serve(conn); err != nil {
-			log.Warn("gave a connection up", "from", conn.RemoteAddr().String(), "error", err)
+			s.log.Warn("gave a connection up", "from", conn.RemoteAddr().String(), "error", err)
 			endpoint.Reset(conn)
 		}
 	})

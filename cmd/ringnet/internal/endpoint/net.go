@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/ringnet/ringnet"
 )
@@ -141,15 +140,4 @@ func SetLinger(c net.Conn, sec int) {
 	if l, ok := c.(interface{ SetLinger(sec int) error }); ok {
 		_ = l.SetLinger(sec)
 	}
-}
-
-// Printable replaces what is not printable, such as commands to a terminal, in a text of a
-// peer's.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/logs"
 )
 
 // Forwarding says what goes where, in flags of the command line or of a line of a file.
@@ -75,7 +76,7 @@ func Listen(ctx context.Context, f Forwarding, log *slog.Logger, failed func(err
 	}
 	p := &Proxy{
 		forwarding:  f,
-		log:         log.With("listen", f.Listen.String(), "to", f.To.String()),
+		log:         logs.Limit(log).With("listen", f.Listen.String(), "to", f.To.String()),
 		listener:    l,
 		dial:        f.To.Dialer(f.Options),
 		accepting:   make(chan struct{}),
@@ -144,25 +145,25 @@ func (p *Proxy) accept(c net.Conn) {
 func (p *Proxy) forward(accepted endpoint.Conn) {
 	defer p.forwarded.Done()
 	client := newEnd(accepted)
-	log := p.log.With("client", client.RemoteAddr().String())
+	from := client.RemoteAddr().String()
 	server, passedOver, err := p.dial(p.dialing)
 	if err != nil {
 		endpoint.Reset(client)
 		p.ended(nil, Unreachable)
-		log.Warn("cannot connect", "error", err)
+		p.log.Warn("cannot connect", "client", from, "error", err)
 		return
 	}
 	c := newConnection(client, newEnd(server), p.counters)
 	p.began(c, passedOver)
-	log.Debug("began", "accepted over", endpoint.NetworkOf(accepted), "dialed over", endpoint.NetworkOf(server), "passed over", misses(passedOver))
+	p.log.Debug("began", "client", from, "accepted over", endpoint.NetworkOf(accepted), "dialed over", endpoint.NetworkOf(server), "passed over", misses(passedOver))
 	err = c.run()
 	outcome := c.end(err)
 	p.ended(c, outcome)
-	args := []any{"outcome", outcome, "requested", c.requests.moved.Load(), "replied", c.replies.moved.Load()}
+	args := []any{"client", from, "outcome", outcome, "requested", c.requests.moved.Load(), "replied", c.replies.moved.Load()}
 	if err != nil {
 		args = append(args, "error", err)
 	}
-	log.Debug("ended", args...)
+	p.log.Debug("ended", args...)
 }
 
 // misses names networks with the codes of the reasons, for the log.
