@@ -14,6 +14,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -48,7 +49,13 @@ type diagnosis struct {
 	FallsBack bool      `json:"falls_back"` // to TCP, or fails
 }
 
-func (d *diagnosis) add(f ...finding) { d.Findings = append(d.Findings, f...) }
+// add adds findings, which may have a peer's words.
+func (d *diagnosis) add(findings ...finding) {
+	for _, f := range findings {
+		f.What = endpoint.Printable(f.What)
+		d.Findings = append(d.Findings, f)
+	}
+}
 
 // explains reports whether a finding is the cause of a reason. It is called while all
 // findings are about RDMA. Where there is no device, the library may be missing as well; but a

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
 )
 
@@ -51,7 +52,10 @@ type reason struct {
 	Error   string             `json:"error"`
 }
 
-func newReason(r ringnet.Reason) reason { return reason{r.Network, r.Code, r.Err.Error()} }
+// newReason is a reason whose text, which may be a peer's, is of one line.
+func newReason(r ringnet.Reason) reason {
+	return reason{r.Network, r.Code, endpoint.Printable(r.Err.Error())}
+}
 
 // Run prints what this host has for ringnet.
 func (infoCommand) Run(s *streams) error {

@@ -44,7 +44,8 @@ type command struct {
 
 // streams are where a subcommand writes.
 type streams struct {
-	out, err io.Writer
+	out, err io.Writer // out is an endpoint.Shown
+	terminal io.Writer // out as it is
 	json     bool
 	log      *logs.Writer // to err; nil: nothing is logged
 }
@@ -89,7 +90,7 @@ func run(args []string, out, errs io.Writer) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	k.BindTo(ctx, (*context.Context)(nil))
-	s := &streams{out: out, err: errs, json: c.JSON}
+	s := &streams{out: endpoint.Shown{Writer: out, JSON: c.JSON}, terminal: out, err: errs, json: c.JSON}
 	err = k.Run(s)
 	if s.log != nil {
 		errs = s.log // behind what was logged
@@ -191,7 +192,7 @@ func (s *streams) logger(verbose bool) *slog.Logger {
 	}
 	to := func(w io.Writer) *slog.Logger {
 		if s.json {
-			return slog.New(slog.NewJSONHandler(endpoint.JSONWriter{Writer: w}, options))
+			return slog.New(slog.NewJSONHandler(endpoint.Shown{Writer: w, JSON: true}, options))
 		}
 		return slog.New(slog.NewTextHandler(w, options))
 	}

@@ -189,7 +189,7 @@ func (c *perfClient) find(ctx context.Context, networks []string) (peers []repor
 	for _, network := range slices.Backward(networks) {
 		conn, server, reasons, err := c.connect(ctx, network)
 		if err != nil {
-			peers = append(peers, report.Peer{Key: network, Name: network, Unavailable: err.Error()})
+			peers = append(peers, report.Peer{Key: network, Name: network, Unavailable: endpoint.Printable(err.Error())})
 			unavailable = append(unavailable, fmt.Sprintf("over %s: %v", network, err))
 			continue
 		}

@@ -220,3 +220,32 @@ func TestPerfStreamsUntilItIsInterrupted(t *testing.T) {
 		require.Empty(t, errs.String())
 	}
 }
+
+// Whoever answers at the address may be anybody.
+func TestPerfShowsNothingOfAServersAsItIs(t *testing.T) {
+	const words = "\u009b2J\u202e\x1b[2J"
+	messages := workload.MessageServer{MaxSize: maxPerfSize, Own: map[int]func(net.Conn) error{perfUsage: tellUsage}}
+	machine, err := json.Marshal(perfWelcome{Machine: report.Machine{CPU: words}})
+	require.NoError(t, err)
+	friendly := serve(t, func(c *net.TCPConn) {
+		_, _ = bufio.NewReader(c).ReadString('\n')
+		_, _ = c.Write(append(machine, '\n'))
+		_ = messages.Serve(c)
+	})
+	refusal, err := json.Marshal(perfWelcome{Error: words})
+	require.NoError(t, err)
+	refusing := serve(t, func(c *net.TCPConn) {
+		_, _ = bufio.NewReader(c).ReadString('\n')
+		_, _ = c.Write(append(refusal, '\n'))
+	})
+	r := measured(t, friendly, "--networks", "tcp")
+	require.Equal(t, words, r.Server.CPU)
+	for _, address := range []string{friendly, refusing} {
+		for _, format := range []string{"--json", ""} {
+			args := append(strings.Fields("perf --networks tcp "+address+" "+format), little...)
+			out, _ := commandProcess(args...).CombinedOutput()
+			require.NotEmpty(t, out)
+			require.NotRegexp(t, `[^\PC\n\t]`, string(out))
+		}
+	}
+}

@@ -31,7 +31,7 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	case s.json:
 		return misuseError{fmt.Errorf("top shows no JSON: ringnet --json ss --watch=%v does", c.Interval)}
 	}
-	screen := newScreen(s.out)
+	screen := newScreen(s.terminal)
 	defer screen.leave()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

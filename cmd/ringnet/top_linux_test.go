@@ -69,7 +69,7 @@ func TestTopIsDrawnAnewWhenTheTerminalHasAnotherSize(t *testing.T) {
 	var top sync.WaitGroup
 	top.Go(func() {
 		c := topCommand{Interval: time.Hour} // so only the size has it drawn again
-		assert.NoError(t, c.Run(ctx, &streams{out: tty}))
+		assert.NoError(t, c.Run(ctx, &streams{terminal: tty}))
 	})
 	until("looking for 1h")
 	require.NoError(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 5, Col: 7}))
@@ -137,7 +137,7 @@ func TestTopShowsWhatCarriesMostFirst(t *testing.T) {
 		}
 		stop()
 	}()
-	require.NoError(t, top.Run(ctx, &streams{out: &out}))
+	require.NoError(t, top.Run(ctx, &streams{terminal: &out}))
 	require.Contains(t, out.String(), "SENT/s")
 	require.Contains(t, out.String(), client.LocalAddr().String())
 	require.Regexp(t, `\d+%`, out.String())

@@ -5,7 +5,9 @@ import (
 	"io"
 	"math"
 	"os"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/dustin/go-humanize"
 )
@@ -116,8 +118,16 @@ func (p *Progress) Due(now time.Time) bool {
 // Show writes a line that the next one overwrites, on a terminal.
 func (p *Progress) Show(format string, args ...any) { p.line(fmt.Sprintf(format, args...), false) }
 
-// Note writes a line that is not overwritten.
-func (p *Progress) Note(format string, args ...any) { p.line(fmt.Sprintf(format, args...), true) }
+// Note writes a line that is not overwritten. It replaces what is not printable, for errors may have the other end's
+// words.
+func (p *Progress) Note(format string, args ...any) {
+	p.line(strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, fmt.Sprintf(format, args...)), true)
+}
 
 func (p *Progress) line(s string, keep bool) {
 	switch {

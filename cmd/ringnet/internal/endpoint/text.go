@@ -19,17 +19,22 @@ func Printable(s string) string {
 	}, s)
 }
 
-// JSONWriter writes JSON, whole texts at a time, such that a terminal may show it: what is not printable, which is in
-// strings alone, is escaped, and so means the same.
-type JSONWriter struct{ io.Writer }
+// Shown writes text, or JSON, such that a terminal may show it. What is not printable it replaces in text, and
+// escapes in JSON, where it is in strings alone and so means the same.
+type Shown struct {
+	io.Writer
+	JSON bool
+}
 
-// Write implements io.Writer.
-func (w JSONWriter) Write(p []byte) (int, error) {
+// Write implements io.Writer. No character may be in two calls.
+func (w Shown) Write(p []byte) (int, error) {
 	var shown strings.Builder
 	for _, r := range string(p) {
 		switch {
 		case unicode.IsPrint(r) || r == '\n' || r == '\t':
 			shown.WriteRune(r)
+		case !w.JSON:
+			shown.WriteRune(unicode.ReplacementChar)
 		case r > 0xffff:
 			high, low := utf16.EncodeRune(r)
 			fmt.Fprintf(&shown, `\u%04x\u%04x`, high, low)
