@@ -46,23 +46,33 @@ type perfWelcome struct {
 
 // perfServer serves one client at a time, so that its processor time is that client's.
 type perfServer struct {
-	log *slog.Logger
+	log      *slog.Logger
+	messages *workload.MessageServer
 
 	mu     sync.Mutex // guards what follows
 	client string     // the name of the one whose first connection has not ended; "" if there is none
 	from   string     // its address
-	conns  int
+	conns  map[net.Conn]struct{}
 }
 
 // servePerf serves until ctx ends.
 func servePerf(ctx context.Context, address hostPort, log *slog.Logger) error {
-	s := &perfServer{log: logs.Limit(log)}
+	s := newPerfServer(logs.Limit(log))
 	return serveAuto(ctx, address, log, "serves", func(conn net.Conn) {
 		if err := s.serve(conn); err != nil {
 			s.log.Warn("gave a connection up", "from", conn.RemoteAddr().String(), "error", err)
 			endpoint.Reset(conn)
 		}
 	})
+}
+
+func newPerfServer(log *slog.Logger) *perfServer {
+	return &perfServer{log: log, conns: make(map[net.Conn]struct{}), messages: &workload.MessageServer{
+		MaxSize:  maxPerfSize,
+		Long:     16, // so that all connections together take 512 MiB for messages
+		Own:      map[int]func(net.Conn) error{perfUsage: tellUsage},
+		Deadline: func() time.Time { return time.Now().Add(perfPatience) },
+	}}
 }
 
 // serve serves a connection to its end.
@@ -75,7 +85,7 @@ func (s *perfServer) serve(conn net.Conn) error {
 		return fmt.Errorf("no handshake: %w", err)
 	}
 	from := conn.RemoteAddr().String()
-	leave, refused := s.enter(line, from)
+	leave, refused := s.enter(line, conn)
 	if refused != nil {
 		s.log.Warn("refused", "from", from, "error", refused)
 		return json.NewEncoder(conn).Encode(perfWelcome{Error: refused.Error()})
@@ -84,12 +94,7 @@ func (s *perfServer) serve(conn net.Conn) error {
 	if err := json.NewEncoder(conn).Encode(perfWelcome{Machine: report.ThisMachine()}); err != nil {
 		return err
 	}
-	messages := workload.MessageServer{
-		MaxSize:  maxPerfSize,
-		Own:      map[int]func(net.Conn) error{perfUsage: tellUsage},
-		Deadline: func() time.Time { return time.Now().Add(perfPatience) },
-	}
-	return messages.Serve(conn)
+	return s.messages.Serve(conn)
 }
 
 // tellUsage serves perfUsage.
@@ -97,8 +102,9 @@ func tellUsage(conn net.Conn) error {
 	return binary.Write(conn, binary.LittleEndian, workload.OwnUsage())
 }
 
-// enter counts a connection until leave is called, unless it is another client's turn.
-func (s *perfServer) enter(hello []byte, from string) (leave func(), err error) {
+// enter counts a connection until leave is called, unless it is another client's turn. With its first connection
+// a client's others end.
+func (s *perfServer) enter(hello []byte, conn net.Conn) (leave func(), err error) {
 	name, ok := bytes.CutPrefix(hello, []byte(perfHello))
 	if !ok {
 		return nil, errors.New("want a client of the same version of ringnet perf")
@@ -109,19 +115,22 @@ func (s *perfServer) enter(hello []byte, from string) (leave func(), err error) 
 	switch {
 	case !first && s.client != string(name):
 		return nil, fmt.Errorf("busy with %s, and serves one client at a time", s.from)
-	case s.conns == 4*maxPerfConnections: // the server may not have noticed yet that others have ended
-		return nil, fmt.Errorf("%d connections are there already", s.conns)
+	case len(s.conns) == 4*maxPerfConnections: // the server may not have noticed yet that others have ended
+		return nil, fmt.Errorf("%d connections are there already", len(s.conns))
 	case first:
-		s.client, s.from = string(name), from
-		s.log.Info("a client has come", "from", from)
+		s.client, s.from = string(name), conn.RemoteAddr().String()
+		s.log.Info("a client has come", "from", s.from)
 	}
-	s.conns++
+	s.conns[conn] = struct{}{}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.conns--
+		delete(s.conns, conn)
 		if first {
 			s.client = ""
+			for other := range s.conns {
+				go endpoint.Reset(other) // which has no client any more
+			}
 		}
 	}, nil
 }

@@ -10,7 +10,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -248,4 +250,24 @@ func TestPerfShowsNothingOfAServersAsItIs(t *testing.T) {
 			require.NotRegexp(t, `[^\PC\n\t]`, string(out))
 		}
 	}
+}
+
+// What a client has left is not in the way of the next.
+func TestPerfEndsAClientsConnectionsWithItsFirst(t *testing.T) {
+	address := perfServing(t, "127.0.0.1")
+	enter := func() net.Conn {
+		c, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		write(t, c, perfHello+"one\n")
+		_, err = bufio.NewReader(c).ReadString('\n')
+		require.NoError(t, err)
+		return c
+	}
+	first, other := enter(), enter()
+	require.NoError(t, workload.Request(other, workload.Echo, maxPerfSize, 1))
+	require.NoError(t, first.Close())
+	require.NoError(t, other.SetDeadline(time.Now().Add(patience)))
+	_, err := io.Copy(io.Discard, other)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -22,6 +23,8 @@ const (
 	headerSize = 16
 	sinkBuffer = 64 << 10 // what a sink reads into, unless messages are larger
 
+	maxOwn = 256 << 10 // bytes of a connection's own memory, if there is a bound
+
 	workTime = 10 * time.Microsecond // on a message, at each side
 )
 
@@ -30,12 +33,19 @@ type MessageServer struct {
 	// MaxSize is the largest message, in bytes.
 	MaxSize int
 
+	// Long is how many messages of more than 256 KiB are here at once, of all connections, before they are
+	// sent back: those of others wait in turn. 0: any number.
+	Long int
+
 	// Own serves kinds of requests that this package does not have, from FirstOwn on.
 	Own map[int]func(net.Conn) error
 
 	// Deadline, if not nil, returns the time by which the next request has to arrive,
 	// or, if it has arrived, to be done.
 	Deadline func() time.Time
+
+	begin sync.Once
+	long  chan []byte // Long buffers that are not in use; nil: of no length yet
 }
 
 // maxMessages is how many messages a request may have.
@@ -69,10 +79,14 @@ func (s *MessageServer) Serve(c net.Conn) error {
 		if size < 1 || int64(size) > int64(s.MaxSize) || n > maxMessages {
 			return fmt.Errorf("%d messages of %d bytes are not allowed", n, size)
 		}
-		if int(size) > len(buf) {
-			buf = make([]byte, max(int(size), sinkBuffer))
+		own := max(int(size), sinkBuffer)
+		if s.Long > 0 {
+			own = min(own, maxOwn)
 		}
-		if err := serveRequest(c, op, buf, int(size), int64(n)); err != nil {
+		if own > len(buf) {
+			buf = make([]byte, own)
+		}
+		if err := s.serveRequest(c, op, buf, int(size), int64(n)); err != nil {
 			return err
 		}
 	}
@@ -85,17 +99,44 @@ func (s *MessageServer) extend(c net.Conn) error {
 	return c.SetDeadline(s.Deadline())
 }
 
-func serveRequest(c net.Conn, op uint32, buf []byte, size int, n int64) error {
+// takeLong waits for the turn to have a message of a size, and returns memory for it, which giveLong takes back.
+func (s *MessageServer) takeLong(size int) []byte {
+	s.begin.Do(func() {
+		s.long = make(chan []byte, s.Long)
+		for range s.Long {
+			s.long <- nil
+		}
+	})
+	buf := <-s.long
+	if len(buf) < size {
+		buf = make([]byte, size)
+	}
+	return buf
+}
+
+func (s *MessageServer) giveLong(buf []byte) { s.long <- buf }
+
+// sendBack receives a message, and sends it when it is complete, for the client does not read before.
+func (s *MessageServer) sendBack(c net.Conn, op uint32, buf []byte, size int) error {
+	if size > len(buf) {
+		buf = s.takeLong(size)
+		defer s.giveLong(buf)
+	}
+	if _, err := io.ReadFull(c, buf[:size]); err != nil {
+		return err
+	}
+	if op == Work {
+		Compute(time.Now(), workTime)
+	}
+	_, err := c.Write(buf[:size])
+	return err
+}
+
+func (s *MessageServer) serveRequest(c net.Conn, op uint32, buf []byte, size int, n int64) error {
 	switch op {
 	case Echo, Work:
 		for range n {
-			if _, err := io.ReadFull(c, buf[:size]); err != nil {
-				return err
-			}
-			if op == Work {
-				Compute(time.Now(), workTime)
-			}
-			if _, err := c.Write(buf[:size]); err != nil {
+			if err := s.sendBack(c, op, buf, size); err != nil {
 				return err
 			}
 		}
@@ -112,8 +153,10 @@ func serveRequest(c net.Conn, op uint32, buf []byte, size int, n int64) error {
 		return err
 	case Source:
 		for range n {
-			if _, err := c.Write(buf[:size]); err != nil {
-				return err
+			for left := size; left > 0; left -= min(left, len(buf)) {
+				if _, err := c.Write(buf[:min(left, len(buf))]); err != nil {
+					return err
+				}
 			}
 		}
 		return nil

@@ -2,8 +2,11 @@ package workload
 
 import (
 	"errors"
+	"io"
 	"net"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -50,4 +53,45 @@ func TestServerGivesUpWhoeverTakesTooLong(t *testing.T) {
 	var timeout net.Error
 	require.True(t, errors.As(<-ended, &timeout) && timeout.Timeout())
 	require.Error(t, Request(c, Echo, 1, 1))
+}
+
+// A client that has many connections has the server take no memory for each.
+func TestServerHasFewLongMessagesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 2 * maxOwn
+		s := &MessageServer{MaxSize: size, Long: 2}
+		half := make([]byte, size/2)
+		var done atomic.Int32
+		var slow []net.Conn
+		for range 2 {
+			c, _ := served(t, s)
+			require.NoError(t, Request(c, Echo, size, 1))
+			_, err := c.Write(half)
+			require.NoError(t, err)
+			slow = append(slow, c)
+		}
+		for range 10 {
+			c, _ := served(t, s)
+			go func() {
+				if Exchange(c, Echo, make([]byte, size), 3, nil) == nil {
+					done.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		require.Zero(t, done.Load(), "others wait in turn")
+		short, _ := served(t, s)
+		require.NoError(t, Exchange(short, Echo, make([]byte, maxOwn), 3, nil))
+		require.NoError(t, stream(short, make([]byte, size), 3))
+		require.NoError(t, slow[0].Close())
+		synctest.Wait()
+		require.EqualValues(t, 10, done.Load(), "a client that fails gives its turn back")
+		require.Len(t, s.long, 1)
+		_, err := slow[1].Write(half)
+		require.NoError(t, err)
+		_, err = io.ReadFull(slow[1], make([]byte, size))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Len(t, s.long, 2)
+	})
 }
