@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+	"weak"
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -77,7 +78,7 @@ func (d *Dialer) auto(tcp net.Dialer, local netip.AddrPort, in netns.Namespace) 
 		Wrap:      func(c *net.TCPConn) auto.Conn { return d.Trace.newTCPConn(c, true) },
 	}}
 	if d.TrustUser != nil {
-		a.Trust = d
+		a.Trust = weak.Make(d)
 	}
 	for _, name := range steering.Better {
 		n := networks[name]

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"weak"
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/budget"
@@ -17,9 +18,9 @@ import (
 type linkKey struct {
 	fabric        fabric.Fabric // nil with trust
 	local, remote netip.AddrPort
-	config        link.Setup // with the network namespace
-	trust         *Dialer    // the one whose TrustUser decides; nil without TrustUser
-	proven        bool       // dialed by auto, with the proof that TCP leads to the same listener
+	config        link.Setup           // with the network namespace
+	trust         weak.Pointer[Dialer] // the one whose TrustUser decides; nil without TrustUser
+	proven        bool                 // dialed by auto, with the proof that TCP leads to the same listener
 }
 
 // links are the links that this process has dialed and on which more connections may begin.
@@ -51,7 +52,7 @@ func (d *Dialer) setup(n network, f fabric.Fabric) (link.Setup, error) {
 func (d *Dialer) linkKey(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Setup, proven bool) linkKey {
 	key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: proven}
 	if d.TrustUser != nil {
-		key.fabric, key.trust = nil, d // each dial opens a fabric of its own, which asks d
+		key.fabric, key.trust = nil, weak.Make(d) // each dial opens a fabric of its own, which asks d
 	}
 	return key
 }

@@ -65,8 +65,8 @@ func (d *Deadline) Done() <-chan struct{} {
 // Waker is what a caller sleeps on that does not receive from Done.
 type Waker interface{ Wake() }
 
-// Notify has w woken when the deadline passes, in place of what was to be woken. If it has
-// passed, Notify returns true, and wakes nothing.
+// Notify has w woken when the deadline passes, in place of what was to be woken; nil is nothing. If it
+// has passed, Notify returns true, and wakes nothing.
 func (d *Deadline) Notify(w Waker) (expired bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -68,7 +68,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream,
 			s.peer = r.Ring
 		}
 		h.awaited = false
-		if err := h.answer(ctx, l, l.hello(h.features, credit.AcceptRecord, held)); err != nil {
+		if err := h.answer(ctx, l, h.hello(l, credit.AcceptRecord, held)); err != nil {
 			return nil, err
 		}
 		return s, l.reach(ctx, r.Ring)
@@ -192,7 +192,7 @@ func (h *handshake) make(ctx context.Context,
 
 // request asks the peer for the link, and takes its answer.
 func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Record, error) {
-	answer, err := h.ep.Connect(ctx, l.hello(h.features, credit.OpenRecord, held))
+	answer, err := h.ep.Connect(ctx, h.hello(l, credit.OpenRecord, held))
 	if err != nil {
 		return wire.Record{}, err
 	}
@@ -287,6 +287,7 @@ func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account, reserve fun
 		return nil, fmt.Errorf("the device grants queues of %d and %d work requests: want %d and %d at least",
 			limits.SendQueue, limits.RecvQueue, minSendQueue, wire.MinReceives+credit.LinkControlReceives)
 	}
+	cfg.Proof = nil // whose functions are those of the dial, or of the listener's handshake
 	l := &Link{
 		ep:      ep,
 		local:   ep.LocalAddr(),
@@ -334,8 +335,8 @@ func (c *Setup) fixedMemory(queues fabric.Footprint) int {
 
 // hello is the private data that describes this side, and the ring that it has for the
 // link's first stream or, if there is none, for probes to name.
-func (l *Link) hello(features wire.Features, about credit.Record, held piece) []byte {
-	proof := l.cfg.proofPort()
+func (h *handshake) hello(l *Link, about credit.Record, held piece) []byte {
+	features, proof := h.features, h.cfg.proofPort()
 	if proof != 0 {
 		features |= wire.Proof
 	}

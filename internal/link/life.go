@@ -51,9 +51,9 @@ type life struct {
 	gone      chan struct{} // closed when stage becomes final
 
 	// See OnEnd, OnDown and OnMove.
-	over  func()
-	down  func(cause error)
-	moved func(i Info, took time.Duration, cause error)
+	over  []func()
+	down  []func(cause error)
+	moved []func(i Info, took time.Duration, cause error)
 }
 
 // enter has the link be in another stage. Called with mu held.
@@ -64,9 +64,10 @@ func (f *life) enter(s stage) {
 	f.lacksPath.Store(s.pathless())
 	if s.final() && !before.final() {
 		close(f.gone)
-		if f.over != nil {
-			go f.over()
+		for _, over := range f.over {
+			go over()
 		}
+		f.over = nil
 	}
 }
 
@@ -191,9 +192,10 @@ func (l *Link) usable() bool {
 func (l *Link) OnEnd(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.over = f
 	if l.stage.final() {
 		go f()
+	} else {
+		l.over = append(l.over, f)
 	}
 }
 
@@ -237,7 +239,7 @@ func (l *Link) end() {
 func (l *Link) OnDown(f func(cause error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.down = f
+	l.down = append(l.down, f)
 	if l.stage >= ended {
 		l.sayDown()
 	}
@@ -245,14 +247,13 @@ func (l *Link) OnDown(f func(cause error)) {
 
 // sayDown calls what OnDown was given, unless it has been called. Called with mu held.
 func (l *Link) sayDown() {
-	if l.down == nil {
-		return
-	}
 	cause := l.cause
 	if cause == net.ErrClosed || disconnected(cause) && l.leaving.begun() && l.streams.live.Load() == 0 {
 		cause = nil
 	}
-	go l.down(cause)
+	for _, down := range l.down {
+		go down(cause)
+	}
 	l.down = nil
 }
 
@@ -262,7 +263,7 @@ func (l *Link) sayDown() {
 func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.moved = f
+	l.moved = append(l.moved, f)
 }
 
 // failed is why the link has ended, or nil if it has not. Called with mu held.

@@ -353,8 +353,8 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 	for s := range l.everyStream() {
 		s.wake()
 	}
-	if l.moved != nil {
-		go l.moved(l.info(), time.Since(l.path.lostAt), cause)
+	for _, moved := range l.moved {
+		go moved(l.info(), time.Since(l.path.lostAt), cause)
 	}
 	return nil
 }

@@ -319,6 +319,9 @@ func (l *Link) await(d *deadline.Deadline) bool {
 	var event error
 	if d == nil || !d.Notify(ep) {
 		event = ep.Wait()
+		if d != nil {
+			d.Notify(nil) // else the deadline would keep an endpoint that the link has lost
+		}
 	}
 	l.mu.Lock()
 	w.in = nil
