@@ -52,8 +52,9 @@ func (a *Addresses) release(in netns.Namespace, local, remote netip.AddrPort) {
 	delete(a.taken, claim{in, pair{local, remote}})
 }
 
-// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
-const firstEphemeral = 49152
+// firstEphemeral begins the ports that connections are dialed from: those of TCP on Linux
+// (net.ipv4.ip_local_port_range), and all above.
+const firstEphemeral = 32768
 
 // choose claims a free port at an address for a connection to remote.
 func (a *Addresses) choose(in netns.Namespace, local netip.Addr, remote netip.AddrPort) (netip.AddrPort, bool) {

@@ -123,7 +123,7 @@ func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 			p.poll()
 			switch last := p.got[len(p.got)-1]; {
 			case last.Type == credit.RefuseRecord:
-				require.Equal(t, wire.RefusedMemory, last.Reason)
+				require.Equal(t, wire.RefusedClosed, last.Reason, "another link has a bound of its own")
 				refused++
 			default:
 				p.data((i+1)|uint32(wire.FullRing), 16<<10)

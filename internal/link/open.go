@@ -19,6 +19,9 @@ import (
 // errLeaving reports a link on which no stream can begin any more.
 var errLeaving = errors.New("the link is closing")
 
+// errNumbers reports that all numbers of a link's streams are in use.
+var errNumbers = fmt.Errorf("%d streams on one link: %w", wire.MaxStreams, syscall.EMFILE)
+
 // errTaken reports that the peer knows each of the ports that were tried as another
 // connection's from this host.
 var errTaken = &lostError{syscall.EADDRNOTAVAIL, errors.New("all ports that were tried are used by other connections of this host")}
@@ -171,7 +174,7 @@ func (l *Link) beginStream(ctx context.Context) (s *Stream, err error) {
 	}
 	number, ok := l.freeNumber()
 	if !ok {
-		return nil, fmt.Errorf("%d streams on one link: %w", wire.MaxStreams, syscall.EMFILE)
+		return nil, errNumbers
 	}
 	remote := l.remote
 	local, ok := l.cfg.Addresses.choose(l.cfg.Namespace, l.local.Addr(), remote)
@@ -275,6 +278,10 @@ func (s *Stream) tryToAccept(err error) *lack {
 	s.inbox.held = held
 	switch {
 	case err == errLeaving || l.leaving.begun(): // meanwhile
+		s.refuse(wire.RefusedClosed)
+		return nil
+	case isFull(err): // the dialer's next link has memory of its own
+		reclaimInBackground(l.holders(err))
 		s.refuse(wire.RefusedClosed)
 		return nil
 	case err != nil:

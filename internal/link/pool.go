@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/budget"
 )
 
 // Pool is links that this process has dialed, for more streams to begin on. The
@@ -53,11 +55,12 @@ const busyLink = 8
 const restTime = 10 * time.Second
 
 // Dial begins a stream on the least loaded link that the pool has for a key. If there is
-// none, or none that answers, it makes one with connect, and other dials with the same key wait
+// none, or none that answers and has room for another stream, it makes one with connect, and other dials with the same key wait
 // for that. No dial waits for a link beyond these, or fails because there is none.
 func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More) (*Stream, error) {
+	var full []*pooled // links that had no room for this stream
 	for {
-		entry, found := p.find(key, more)
+		entry, found := p.find(key, more, full)
 		switch found {
 		case toMake:
 			return p.connect(ctx, key, entry, connect)
@@ -69,7 +72,11 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 		}
 		s, err := entry.link.openWithin(ctx, more.Answer)
 		entry.dials.Add(-1)
-		if err == errSilent {
+		switch {
+		case err == errSilent:
+			continue
+		case isFull(err):
+			full = append(full, entry)
 			continue
 		}
 		if err == nil || !errors.Is(err, errLeaving) && entry.link.usable() {
@@ -109,8 +116,15 @@ const (
 	carrying                 // made; this dial is counted in pooled.dials
 )
 
-// find returns the link for the next stream with a key.
-func (p *Pool[K]) find(key K, more More) (*pooled, progress) {
+// isFull reports whether a link has no room for another stream: no number, or no memory that a link may
+// have for rings. Where the peer has none, it refuses so that the link is forgotten.
+func isFull(err error) bool {
+	var shortage *budget.ShortageError
+	return errors.Is(err, errNumbers) || errors.As(err, &shortage) && shortage.Of == budget.LinkMemory
+}
+
+// find returns the link for the next stream with a key, none of those that are full.
+func (p *Pool[K]) find(key K, more More, full []*pooled) (*pooled, progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.places[key]
@@ -121,7 +135,7 @@ func (p *Pool[K]) find(key K, more More) (*pooled, progress) {
 		at = new(place)
 		p.places[key] = at
 	}
-	entry := at.leastLoaded(more)
+	entry := at.leastLoaded(more, full)
 	if entry == nil {
 		entry = &pooled{made: make(chan struct{})}
 		at.links = append(at.links, entry)
@@ -147,18 +161,18 @@ func (p *Pool[K]) Up(key K, answer time.Duration) bool {
 	if at == nil {
 		return false
 	}
-	entry := at.leastLoaded(More{Links: len(at.links), Answer: answer})
+	entry := at.leastLoaded(More{Links: len(at.links), Answer: answer}, nil)
 	return entry != nil && entry.up()
 }
 
 // leastLoaded returns the link that is up with the fewest streams, of the oldest that
-// have not lost their path and on which the peer answers, or one that is being made, or nil if
+// have not lost their path, on which the peer answers and that are not full, or one that is being made, or nil if
 // there is neither. A link that has its path again, or answers again, is the oldest again: what was
 // made meanwhile idles and leaves. Called with Pool.mu held.
-func (at *place) leastLoaded(more More) (least *pooled) {
+func (at *place) leastLoaded(more More, full []*pooled) (least *pooled) {
 	n := max(1, more.Links)
 	for _, entry := range at.links {
-		if entry.up() && (entry.link.lacksPath.Load() || entry.link.silentFor(more.Answer)) {
+		if entry.up() && (entry.link.lacksPath.Load() || entry.link.silentFor(more.Answer)) || slices.Contains(full, entry) {
 			continue
 		}
 		if least == nil || entry.up() && (!least.up() || entry.load() < least.load()) {

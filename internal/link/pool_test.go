@@ -408,3 +408,57 @@ func TestALinkWhoseListenerHasClosedIsNotDialedOn(t *testing.T) {
 		endAll(t, n, c, s)
 	})
 }
+
+// A link on which there is no room for another stream, at either end, is no reason why a dial fails:
+// another link is made.
+func TestADialFindsAnotherLinkWhereOneIsFull(t *testing.T) {
+	small := testConfig
+	small.RemoteMemory = 8 * slabSize
+	fits := small.RemoteMemory / firstRing
+	for name, cfg := range map[string]struct{ dialer, listener Setup }{
+		"at the dialer":   {small, testConfig},
+		"at the listener": {testConfig, small},
+		"at both":         {small, small},
+	} {
+		t.Run(name, func(t *testing.T) {
+			echoed(t, cfg.dialer, cfg.listener, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+				var streams []*Stream
+				for range 3 * fits {
+					s, err := p.dialOnce()
+					require.NoError(t, err)
+					streams = append(streams, s)
+				}
+				require.GreaterOrEqual(t, len(onLinks(streams)), 3)
+				require.LessOrEqual(t, len(onLinks(streams)), 4)
+				for _, s := range streams {
+					require.NoError(t, writeAll(s, []byte("x")))
+				}
+				closeAll(t, streams)
+			})
+		})
+	}
+}
+
+func TestADialFindsAnotherLinkWhereAllNumbersAreInUse(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		first := p.dial(t)
+		first.link.mu.Lock()
+		first.link.streams.lowest = wire.MaxStreams
+		first.link.mu.Unlock()
+		_, err := first.link.Open(t.Context())
+		require.ErrorIs(t, err, syscall.EMFILE)
+		second := p.dial(t)
+		require.NotSame(t, first.link, second.link)
+		closeAll(t, []*Stream{first, second})
+	})
+}
+
+// TCP has 28,232 connections between two addresses of this host and one port.
+func TestThereAreAsManyPortsAsTCPHas(t *testing.T) {
+	var a Addresses
+	to := netip.MustParseAddrPort("127.0.0.1:80")
+	for range 28232 {
+		_, ok := a.choose(0, to.Addr(), to)
+		require.True(t, ok)
+	}
+}
