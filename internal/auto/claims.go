@@ -35,10 +35,10 @@ type ends struct{ remote, local netip.AddrPort }
 // claim is the claim of one link to the TCP connection that its request has named.
 type claim struct {
 	owns func() bool   // reports, once there is that connection, whether it may be the dialer's
-	met  chan struct{} // closed when conn is set
-	conn *net.TCPConn
-	late *time.Timer // calls end, when the link is not confirmed in time
-	end  func()      // ends the handshake of the link
+	met  chan struct{} // closed when conn is known to be the dialer's, and stays
+	conn *net.TCPConn  // the kernel is being asked whose it is, until met is closed
+	late *time.Timer   // calls end, when the link is not confirmed in time
+	end  func()        // ends the handshake of the link
 }
 
 // Why a listener refuses to prove a link.
@@ -126,19 +126,37 @@ func (cs *claims) any() bool {
 }
 
 // meet takes a TCP connection that is claimed, and returns false for any other. It holds the
-// connection until the link is confirmed, for Times.Proof at most.
+// connection until the link is confirmed, for Times.Proof at most. It does not wait for the kernel
+// to tell whose the connection is: Accept waits for meet.
 func (cs *claims) meet(conn *net.TCPConn) bool {
 	key := ends{plain(conn.RemoteAddr()), plain(conn.LocalAddr())}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.open[key]
-	if c == nil || c.conn != nil || !c.owns() {
+	if c == nil || c.conn != nil {
 		return false
 	}
 	c.conn = conn
-	close(c.met)
 	c.late = time.AfterFunc(cs.within, c.end)
+	go cs.ask(c)
 	return true
+}
+
+// ask asks whose the connection is that a claim has taken, and gives one back that is not the
+// dialer's.
+func (cs *claims) ask(c *claim) {
+	owns := c.owns()
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	switch {
+	case c.conn == nil: // dropped meanwhile
+	case owns:
+		close(c.met)
+	default:
+		c.late.Stop()
+		go cs.giveBack(c.conn)
+		c.conn = nil
+	}
 }
 
 // plain returns the address of a TCP connection as fabrics write it.
@@ -157,15 +175,17 @@ func (cs *claims) settle(ctx context.Context, key ends, c *claim) error {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	cs.mu.Lock()
-	proven := c.conn != nil && isQuiet(c.conn)
-	if proven {
-		delete(cs.open, key)
-	}
-	cs.mu.Unlock()
-	if !proven {
+	select {
+	case <-c.met:
+	default:
 		return ErrUnmet
 	}
+	if !isQuiet(c.conn) {
+		return ErrUnmet
+	}
+	cs.mu.Lock()
+	delete(cs.open, key)
+	cs.mu.Unlock()
 	c.late.Stop()
 	_ = c.conn.Close()
 	return nil
@@ -175,9 +195,11 @@ func (cs *claims) settle(ctx context.Context, key ends, c *claim) error {
 func (cs *claims) drop(key ends, c *claim) {
 	cs.mu.Lock()
 	delete(cs.open, key)
+	conn := c.conn
+	c.conn = nil
 	cs.mu.Unlock()
-	if c.conn != nil {
+	if conn != nil {
 		c.late.Stop()
-		cs.giveBack(c.conn)
+		cs.giveBack(conn)
 	}
 }

@@ -26,15 +26,26 @@ func addressSpace() uint64 {
 	return space
 }
 
-// CheckAddresses returns a *[ShortageError] if n bytes are not to be mapped where ringnet has
-// mapped used bytes. As many addresses as ringnet takes remain for the rest of the process: Go
-// ends one whose heap finds none.
-func CheckAddresses(n, used int) error {
+// Addresses are how many bytes this process may map, and has mapped.
+type Addresses struct{ space, mapped uint64 }
+
+// AddressesNow asks the system.
+func AddressesNow() Addresses {
 	space := addressSpace()
 	if space == math.MaxUint64 {
+		return Addresses{space: space}
+	}
+	return Addresses{space, mapped()}
+}
+
+// Check returns a *[ShortageError] if n bytes are not to be mapped where ringnet has
+// mapped used bytes. As many addresses as ringnet takes remain for the rest of the process: Go
+// ends one whose heap finds none.
+func (a Addresses) Check(n, used int) error {
+	if a.space == math.MaxUint64 {
 		return nil
 	}
-	limit := addressLimit(space, mapped(), used)
+	limit := addressLimit(a.space, a.mapped, used)
 	if n > limit-used {
 		return &ShortageError{Wanted: n, Used: used, Limit: limit, Of: AddressSpace}
 	}

@@ -15,9 +15,10 @@ import (
 type Budget struct {
 	limits func() Limits
 
-	mu   sync.Mutex // guards what follows
-	set  int        // bytes, by SetLimit; 0: limits returns how many
-	used Used
+	mu    sync.Mutex // guards what follows
+	set   int        // bytes, by SetLimit; 0: those of known
+	known Limits     // what limits has returned last
+	used  Used
 }
 
 // Limits are numbers of bytes: of registered memory, and of those of locked memory.
@@ -35,8 +36,10 @@ type Used struct {
 // Unlimited is a limit that nothing reaches.
 const Unlimited = math.MaxInt
 
-// New returns a budget that calls limits, with a lock held, whenever it needs the limits.
-func New(limits func() Limits) *Budget { return &Budget{limits: limits} }
+// New returns a budget within limits, of which Refresh asks.
+func New(limits func() Limits) *Budget {
+	return &Budget{limits: limits, known: Limits{Unlimited, Unlimited}}
+}
 
 // Process is the budget of this process, by default within what the system allows.
 var Process = New(systemLimits)
@@ -49,8 +52,18 @@ func (b *Budget) SetLimit(n int) {
 	b.set = n
 }
 
+// Refresh asks the system what the limits are. It is called, with no lock held, before something
+// begins that reserves memory. Reserve asks nobody: it is called with the lock of a link held.
+func (b *Budget) Refresh() {
+	limits := b.limits()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.known = limits
+}
+
 // State returns how much is in use, and the limits.
 func (b *Budget) State() (used Used, limits Limits) {
+	b.Refresh()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used, b.limitsNow()
@@ -58,7 +71,7 @@ func (b *Budget) State() (used Used, limits Limits) {
 
 // limitsNow returns the limits. The caller holds mu.
 func (b *Budget) limitsNow() Limits {
-	l := b.limits()
+	l := b.known
 	if b.set > 0 {
 		l.Registered = b.set
 	}

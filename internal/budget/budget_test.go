@@ -10,7 +10,9 @@ import (
 )
 
 func limited(registered, locked int) *Budget {
-	return New(func() Limits { return Limits{registered, locked} })
+	b := New(func() Limits { return Limits{registered, locked} })
+	b.Refresh()
+	return b
 }
 
 func TestReserveStopsAtTheLimit(t *testing.T) {
@@ -71,6 +73,25 @@ func TestSetLimit(t *testing.T) {
 	require.Error(t, a.Reserve(0), "what is in use stays, and nothing comes to it")
 	a.Release(900)
 	require.NoError(t, a.Reserve(100))
+}
+
+// The system is asked when something begins, and not with the lock of a link held.
+func TestReserveAsksNobody(t *testing.T) {
+	asked := 0
+	b := New(func() Limits {
+		require.True(t, asked < 2)
+		asked++
+		return Limits{100, Unlimited}
+	})
+	b.Refresh()
+	a := Account{Budget: b}
+	require.NoError(t, a.Reserve(60))
+	require.NoError(t, a.ReserveToGrow(20))
+	require.Error(t, a.Reserve(60))
+	require.Equal(t, 1, asked)
+	_, limits := b.State()
+	require.Equal(t, 100, limits.Registered)
+	require.Equal(t, 2, asked)
 }
 
 func TestReserveManyAtOnce(t *testing.T) {

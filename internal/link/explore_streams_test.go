@@ -182,6 +182,7 @@ func (w *world) act() string {
 			limit = int64(inUse(p.cfg.Budget) + w.r.IntN(1<<20) - 1<<18)
 		}
 		p.limit.Store(limit)
+		p.cfg.Budget.Refresh()
 		return "memory is short, or is not"
 	}
 }

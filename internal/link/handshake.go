@@ -56,7 +56,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream,
 			return nil, &ProtocolError{bad.Error()}
 		}
 		l.takeHello(peer, r.Ring)
-		if asked, ok := wire.RequestedReconnect(private); ok && h.offerReconnect(l) {
+		if asked, ok := wire.RequestedReconnect(private); ok && h.offerReconnect(ctx, l) {
 			l.path.own.Link, l.path.own.Secret = newSecret()
 			l.path.notePeer(asked, l)
 		}
@@ -88,7 +88,7 @@ type handshake struct {
 func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
 	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (s *Stream, err error) {
 		l.active = true
-		h.offerReconnect(l)
+		h.offerReconnect(ctx, l)
 		if !h.empty() {
 			s = l.addStream(0, credit.NewStream(held.size), held)
 			s.ledger.SendRecord(credit.OpenRecord)
@@ -141,6 +141,7 @@ func (h *handshake) run(ctx context.Context,
 // Close would wait for the end of that.
 func (h *handshake) make(ctx context.Context,
 	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (made *Link, s *Stream, err error) {
+	h.cfg.Budget.Refresh()
 	account := &budget.Account{Budget: h.cfg.Budget}
 	var local, remote netip.AddrPort // of the stream, if there is one
 	var l *Link
@@ -238,12 +239,12 @@ func (c *Setup) proofPort() uint16 {
 
 // offerReconnect has this side listen for another queue pair for the link when its own is
 // lost, if it can and is to. It returns whether it does.
-func (h *handshake) offerReconnect(l *Link) bool {
+func (h *handshake) offerReconnect(ctx context.Context, l *Link) bool {
 	if _, can := h.ep.(fabric.Mover); !can || h.cfg.Reconnect == nil {
 		return false
 	}
 	// Where there can be no listener the link is as good as it would be without.
-	return l.path.listen(h.cfg.Reconnect, l.local.Addr()) == nil
+	return l.path.listen(ctx, h.cfg.Reconnect, l.local.Addr()) == nil
 }
 
 // minSendQueue is the least that a link works with: room for some data beside

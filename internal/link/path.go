@@ -121,10 +121,10 @@ func (l *Link) leavePath() {
 
 // listen opens the place where this side takes the link up again, for its hello to tell
 // the peer of, with the addresses of this host's other cards than the one at local.
-func (p *path) listen(r *ReconnectListener, local netip.Addr) error {
+func (p *path) listen(ctx context.Context, r *ReconnectListener, local netip.Addr) error {
 	port, err := r.open()
 	if err == nil {
-		p.listener, p.own.Port, p.own.Others = r, port, r.others(local)
+		p.listener, p.own.Port, p.own.Others = r, port, r.others(ctx, local)
 		p.ctx, p.cancel = context.WithCancel(context.Background())
 	}
 	return err

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
@@ -19,16 +20,17 @@ import (
 type ReconnectListener struct {
 	Fabric fabric.Fabric
 
-	mu       sync.Mutex // guards what follows
+	opening  sync.Mutex // guards what follows, and is held while the fabric begins to listen
 	listener fabric.Listener
-	waiting  int // links that need the listener
-	links    map[linkKey]*Link
-	searched map[netip.AddrPort]*searched
+	waiting  int                              // links that need the listener
 	attempts *limiter.Limiter[netip.AddrPort] // of the links, at another queue pair; set before there is one
 
-	listing sync.Mutex    // guards what follows, and is held while the fabric tells
-	cards   []fabric.Card // of this host, if the fabric tells
-	listed  time.Time     // when they were
+	mu       sync.Mutex // guards what follows
+	links    map[linkKey]*Link
+	searched map[netip.AddrPort]*searched
+	cards    []fabric.Card // of this host, if the fabric tells
+	listed   time.Time     // when they were
+	listing  chan struct{} // closed when they have been listed anew; nil if nobody does
 }
 
 // linkKey identifies a link in requests. Both ends of it may be in this process.
@@ -43,8 +45,8 @@ const reconnectBacklog = 128
 // open counts a link that needs the listener, which the first one begins, and returns the
 // listener's port.
 func (r *ReconnectListener) open() (uint16, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.opening.Lock()
+	defer r.opening.Unlock()
 	if r.waiting == 0 {
 		l, err := r.Fabric.Listen(netip.AddrPort{}, reconnectBacklog)
 		if err != nil {
@@ -62,8 +64,8 @@ func (r *ReconnectListener) open() (uint16, error) {
 
 // close ends what open has begun; the last link ends the listener.
 func (r *ReconnectListener) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.opening.Lock()
+	defer r.opening.Unlock()
 	if r.waiting--; r.waiting == 0 {
 		_ = r.listener.Close()
 		r.listener = nil
@@ -104,18 +106,13 @@ func (r *ReconnectListener) find(key linkKey) *Link {
 const cardsAge = 5 * time.Second
 
 // others are addresses of this host's other cards than the one with the given address:
-// one of each, of the same family.
-func (r *ReconnectListener) others(addr netip.Addr) (others []netip.Addr) {
+// one of each, of the same family. If ctx ends first, they are those that were known before.
+func (r *ReconnectListener) others(ctx context.Context, addr netip.Addr) (others []netip.Addr) {
 	host, ok := r.Fabric.(fabric.Host)
 	if !ok || addr.IsLinkLocalUnicast() {
 		return nil
 	}
-	r.listing.Lock()
-	defer r.listing.Unlock()
-	if time.Since(r.listed) > cardsAge {
-		r.cards, r.listed = host.Cards(), time.Now()
-	}
-	for _, c := range r.cards {
+	for _, c := range r.cardsOf(ctx, host) {
 		if slices.Contains(c, addr) {
 			continue
 		}
@@ -124,6 +121,35 @@ func (r *ReconnectListener) others(addr netip.Addr) (others []netip.Addr) {
 		}
 	}
 	return others
+}
+
+// cardsOf returns the cards that this host has, or had up to cardsAge ago. One goroutine lists them
+// for all who wait, each until its ctx ends.
+func (r *ReconnectListener) cardsOf(ctx context.Context, host fabric.Host) []fabric.Card {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.listed) <= cardsAge {
+		return r.cards
+	}
+	done := r.listing
+	if done == nil {
+		done = make(chan struct{})
+		r.listing = done
+		go func() {
+			cards := host.Cards()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.cards, r.listed, r.listing = cards, time.Now(), nil
+			close(done)
+		}()
+	}
+	r.mu.Unlock()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	return r.cards
 }
 
 func (r *ReconnectListener) serve(l fabric.Listener) {

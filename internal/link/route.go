@@ -29,7 +29,7 @@ func (r route) cards() cardPair { return cardPair{r.local, r.remote.Addr()} }
 func (l *Link) routes() []route {
 	ep := l.endpoint()
 	var all []route
-	for _, local := range append([]netip.Addr{l.local.Addr()}, l.path.listener.others(l.local.Addr())...) {
+	for _, local := range append([]netip.Addr{l.local.Addr()}, l.path.listener.others(l.path.ctx, l.local.Addr())...) {
 		for _, remote := range l.path.peers {
 			if local.Is4() != remote.Addr().Is4() {
 				continue

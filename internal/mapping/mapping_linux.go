@@ -157,6 +157,7 @@ func start(mem []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(m
 // take takes n spare addresses, or returns nil if there are not as many in one piece, and
 // counts n more.
 func take(n int) ([]byte, error) {
+	now := budget.AddressesNow()
 	addresses.mu.Lock()
 	defer addresses.mu.Unlock()
 	best := -1
@@ -166,7 +167,7 @@ func take(n int) ([]byte, error) {
 		}
 	}
 	if best < 0 {
-		if err := budget.CheckAddresses(n, addresses.bytes); err != nil {
+		if err := now.Check(n, addresses.bytes); err != nil {
 			return nil, err
 		}
 		addresses.bytes += n

@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
@@ -69,6 +70,7 @@ var (
 
 // ListenPacket implements [fabric.Datagrams].
 func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
+	budget.Process.Refresh()
 	own := f.naming(datagramName)
 	own.persistent = true
 	l, err := own.Listen(local, maxRequests)

@@ -25,6 +25,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
@@ -87,6 +88,7 @@ var (
 
 // ListenPacket implements [fabric.Datagrams].
 func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
+	budget.Process.Refresh()
 	f.space = C.RN_RDMA_PS_UDP
 	d := &datagrams{
 		rdma:      f,
