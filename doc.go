@@ -163,7 +163,9 @@
 // round trip; the peer's program need not have read it. Close gives up after [Config].Linger,
 // 10 s by default, with ETIMEDOUT: the peer's host may have lost power, its process may be
 // stopped, or the network may be broken for longer. The peer then loses what it has not
-// received, and reads ECONNRESET.
+// received, and reads ECONNRESET. Of a connection that was lost before, Close returns the error,
+// if no call has: see [rconn.Conn.Close]. Over TCP, on auto, it is the kernel's Close, which does
+// neither.
 //
 // When several connections of one link are closed, the time that the first Close has waited in
 // vain counts for the others. So closing all of them takes no longer than closing one, and no

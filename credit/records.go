@@ -42,12 +42,14 @@ func (s *Stream) Due() Record {
 	return NoRecord
 }
 
-// dueOpen has CREDIT last: it may be due again and again while the others, each
-// of which is due once, wait for their turn.
+// dueOpen has CREDIT last, but for the one that CloseWrite asks for: it may be due again and again
+// while the others, each of which is due once, wait for their turn.
 func (s *Stream) dueOpen() Record {
 	switch {
 	case s.offerDue:
 		return RingRecord
+	case s.telling && s.creditDue():
+		return CreditRecord
 	case s.endDue() != NoRecord:
 		return s.endDue()
 	case s.endReceived != 0 && !s.ackSent:
@@ -72,7 +74,13 @@ func (s *Stream) endDue() Record {
 }
 
 func (s *Stream) creditDue() bool {
-	return s.endReceived == 0 && s.endSent&ResetEnd == 0 && s.consumed-s.advertised >= max(s.ring/CreditsPerWindow, 1)
+	return s.endReceived == 0 && s.endWanted&ResetEnd == 0 && (s.telling || s.CreditGivesRoom())
+}
+
+// CreditGivesRoom reports whether so much was consumed that CREDIT is due for the peer to go on. If
+// it is not, CREDIT is sent only for the peer to know, once this side has ended its direction.
+func (s *Stream) CreditGivesRoom() bool {
+	return s.consumed-s.advertised >= max(s.ring/CreditsPerWindow, 1)
 }
 
 // SendRecord records that r, which is due, is being sent, and returns the position or the size of
@@ -92,7 +100,7 @@ func (s *Stream) SendRecord(r Record) uint64 {
 		s.over()
 		return 0
 	case CreditRecord:
-		s.advertised = s.consumed
+		s.advertised, s.telling = s.consumed, false
 		return s.advertised
 	case RingRecord:
 		s.offerDue = false

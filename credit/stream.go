@@ -57,6 +57,7 @@ type Stream struct {
 // stream: credited ≤ sent ≤ accepted.
 type outgoing struct {
 	accepted  uint64 // bytes; each has its place in the peer's ring
+	dropped   bool   // bytes were accepted and will not be sent
 	sent      uint64 // bytes
 	credited  uint64 // bytes consumed, as the peer's last CREDIT says
 	peerRing  uint64 // size of the ring that this side writes to
@@ -72,6 +73,7 @@ type incoming struct {
 	received    uint64 // bytes
 	consumed    uint64 // bytes
 	advertised  uint64 // bytes consumed, as the last CREDIT says
+	telling     bool   // CREDIT is due for whatever is consumed
 	ring        uint64 // size of the ring that the peer writes to; 0 when it is free
 	oldRing     uint64 // size of the one before, while bytes in it are not consumed
 	offered     uint64 // size of the one offered and not taken, or 0
@@ -239,11 +241,13 @@ func (s *Stream) Rings() (ring, old, offered int, base uint64) {
 	return int(s.ring), int(s.oldRing), int(s.offered), s.base
 }
 
-// CloseWrite ends the direction that this side sends, behind the bytes that were accepted.
+// CloseWrite ends the direction that this side sends, behind the bytes that were accepted. The
+// peer is told first how many bytes were consumed: this side may be gone before more are.
 func (s *Stream) CloseWrite() {
 	if s.endWanted == 0 {
 		s.endWanted = FinEnd
 	}
+	s.telling = s.consumed > s.advertised
 }
 
 // Reset ends the stream behind the bytes that were accepted, and tells the peer that this side
@@ -263,7 +267,17 @@ func (s *Stream) Reset() {
 }
 
 // Drop forgets the bytes that were accepted and not sent. The caller calls Reset next.
-func (s *Stream) Drop() { s.accepted = s.sent }
+func (s *Stream) Drop() {
+	s.dropped = s.dropped || s.accepted > s.sent
+	s.accepted = s.sent
+}
+
+// Dropped reports whether bytes were accepted that will never be sent.
+func (s *Stream) Dropped() bool { return s.dropped }
+
+// Unread reports whether bytes were accepted that the peer may not have consumed, as far as its
+// CREDITs tell.
+func (s *Stream) Unread() bool { return s.dropped || s.accepted > s.credited }
 
 // settle frees the rings that nothing will be written to and nothing read from,
 // and notices the end of the stream.

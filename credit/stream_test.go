@@ -46,6 +46,46 @@ func TestStreamBelievesNothingImpossible(t *testing.T) {
 	}
 }
 
+// A side whose process may end when FIN has arrived tells before what was read: for a quarter of the
+// ring it would have told anyway. What is dropped is not told.
+func TestStreamTellsWhatWasReadBeforeItEnds(t *testing.T) {
+	for name, end := range map[string]struct {
+		does func(s *Stream)
+		says []Record
+	}{
+		"CloseWrite": {func(s *Stream) { s.CloseWrite() }, []Record{CreditRecord, FinRecord}},
+		"CloseWrite, and more is read then": {func(s *Stream) {
+			s.CloseWrite()
+			s.SendRecord(CreditRecord)
+			s.Consume(3)
+		}, []Record{FinRecord}},
+		"again, when FIN has been sent": {func(s *Stream) {
+			s.CloseWrite()
+			s.SendRecord(CreditRecord)
+			s.SendRecord(FinRecord)
+			s.Consume(3)
+			s.CloseWrite()
+		}, []Record{CreditRecord}},
+		"Reset, of what was dropped": {func(s *Stream) {
+			s.Accept(1)
+			s.Reset()
+			s.Consume(8)
+		}, nil},
+	} {
+		s := Stream{stage: Open, outgoing: outgoing{peerRing: 16}, incoming: incoming{ring: 16}}
+		require.NoError(t, s.Receive(8, false))
+		s.Consume(2)
+		require.Equal(t, NoRecord, s.Due(), name)
+		end.does(&s)
+		var says []Record
+		for s.Due() != NoRecord {
+			says = append(says, s.Due())
+			s.SendRecord(s.Due())
+		}
+		require.Equal(t, end.says, says, name)
+	}
+}
+
 func TestRecordsHaveNames(t *testing.T) {
 	var names []string
 	for r := range GoAwayRecord + 2 {

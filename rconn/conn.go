@@ -199,10 +199,12 @@ func (c *Conn) CloseRead() error { return c.opError("close", c.stream.CloseRead(
 // not wait for the peer's application. If bytes have arrived that were not read, the peer reads
 // ECONNRESET instead of io.EOF behind the bytes that were written.
 //
-// Close returns an error if the bytes could not be delivered: ETIMEDOUT when the linger time
-// was too short. If a Close of another connection on the same link has waited in vain, that
-// time counts for this one. Close returns nil if the peer has closed already, or if the
-// connection had been lost before. A second Close returns net.ErrClosed.
+// Close delivers, or returns an error: ETIMEDOUT when the linger time was too short. If a Close of
+// another connection on the same link has waited in vain, that time counts for this one. If the
+// connection was lost before, or the peer has reset it, the error is that of a Write, unless a call
+// has returned that, or the peer is known to have read all that was written, as it is when it has
+// closed: docs/reliability.md has the cases. After SetLinger(0) Close returns nil. A second Close
+// returns net.ErrClosed.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {

@@ -86,6 +86,25 @@ func TestKilledProcessNeverEndsAStreamThatIsCutShort(t *testing.T) {
 	})
 }
 
+// The process is stopped, gets bytes that nobody reads, and is killed before any call has noticed. TCP's
+// Close says nothing of that.
+func TestCloseSaysWhatAKilledProcessHasNotRead(t *testing.T) {
+	besideTCP(t, func(t *testing.T, at place) {
+		c, p := acceptLeaver(t, at, "waits")
+		require.NoError(t, (&stream{}).receive(c, written))
+		p.stop()
+		_, err := c.Write(make([]byte, 8<<10))
+		require.NoError(t, err)
+		p.kill()
+		if at.network == "tcp" {
+			require.NoError(t, c.Close())
+			return
+		}
+		require.NoError(t, c.(interface{ AwaitRead() error }).AwaitRead()) // the news has come
+		require.ErrorIs(t, c.Close(), syscall.ECONNRESET)
+	})
+}
+
 // besideTCP runs a test of two processes over each network, and over TCP beside them.
 func besideTCP(t *testing.T, test func(t *testing.T, at place)) {
 	t.Run("tcp", func(t *testing.T) { test(t, place{"tcp", "127.0.0.1"}) })

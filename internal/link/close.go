@@ -90,7 +90,8 @@ func (s *Stream) discard() {
 // for the linger time; with none it drops what has not been sent and does not wait. If
 // bytes have arrived that were not read, it sends RESET instead of FIN.
 //
-// Close returns an error if the bytes could not be delivered.
+// Close returns an error if the peer's device has not taken all of that; or if the connection had
+// been lost before, no call has returned why, and there are bytes that the peer is not known to have read.
 func (s *Stream) Close(linger time.Duration) error {
 	l := s.link
 	l.mu.Lock()
@@ -98,11 +99,14 @@ func (s *Stream) Close(linger time.Duration) error {
 		l.mu.Unlock()
 		return net.ErrClosed
 	}
+	wasAborted := s.use == aborted
 	s.use = orphaned
-	wasLost := l.stage.final()
 	s.wake()
 	l.mu.Unlock()
+	var lost error // why the connection had been lost before
 	s.dropInbox(func(unread int) {
+		lost = s.lossBefore(wasAborted)
+		s.closing.resets = s.closing.resets || unread > 0
 		if linger == 0 {
 			s.drop()
 		}
@@ -128,12 +132,58 @@ func (s *Stream) Close(linger time.Duration) error {
 	}
 	l.orphan(s)
 	switch {
-	case timedOut && !wasLost:
-		return syscall.ETIMEDOUT
-	case wasLost, linger == 0, s.delivered(), s.ledger.EndReceived()&credit.ResetEnd != 0, s.peerLeft():
+	case linger == 0, s.lossTold:
 		return nil
+	case lost != nil && s.needNotSay(lost):
+		return nil
+	case lost != nil:
+		return lost
+	case timedOut:
+		return syscall.ETIMEDOUT
 	}
-	return l.cause
+	return s.undelivered()
+}
+
+// lossBefore is why the connection is lost when Close is called, or nil. Called with mu held.
+func (s *Stream) lossBefore(wasAborted bool) error {
+	switch err := s.lossError(); {
+	case wasAborted:
+		return syscall.ECONNABORTED
+	case err == nil && s.link.stage.final():
+		return s.link.cause
+	default:
+		return err
+	}
+}
+
+// needNotSay reports whether Close need not return why the connection was lost before: the peer's
+// process is known to have all that Write has accepted, or both sides have reset the stream. Called
+// with mu held.
+func (s *Stream) needNotSay(lost error) bool {
+	switch wasReset := s.ledger.EndReceived()&credit.ResetEnd != 0; {
+	case !s.ledger.Unread():
+		return true
+	case lost == syscall.ECONNABORTED:
+		return false
+	case wasReset:
+		return s.closing.resets
+	}
+	return s.ledger.Acked()
+}
+
+// undelivered is why the peer has not got all that was accepted and the end behind it, of which a Close
+// has waited for the delivery; nil if it has, or has ended the stream by itself meanwhile. Called with
+// mu held.
+func (s *Stream) undelivered() error {
+	switch wasReset := s.ledger.EndReceived()&credit.ResetEnd != 0; {
+	case wasReset && s.ledger.Dropped():
+		return s.lossError()
+	case wasReset, s.delivered(), s.peerLeft() && !s.ledger.Unread():
+		return nil
+	case s.peerLeft():
+		return s.lossError()
+	}
+	return s.link.cause
 }
 
 // Abort ends the stream for an operator: its owner's calls return ECONNABORTED from now on, and the
@@ -240,6 +290,12 @@ func (s *Stream) answerTick() {
 	default:
 		l.fail(&ProtocolError{fmt.Sprintf("it has not answered the RESET of stream %d", s.number)})
 	}
+}
+
+// closeReady reports whether Close has nothing more to wait for. On a link that ends, what arrives up to
+// the last receive may tell that the peer's process has all.
+func closeReady(s *Stream) bool {
+	return s.ledger.Acked() || s.link.stage >= ended || s.delivered() && !s.link.stage.final()
 }
 
 // delivered reports whether the peer's device has all that was accepted, and the FIN or RESET

@@ -44,7 +44,7 @@ func TestCloseNoticesThatAResetBehindFINHasArrived(t *testing.T) {
 		require.NoError(t, c.Close(time.Minute))
 		require.Less(t, time.Since(began), time.Second)
 		peers.HoldReceives(false)
-		require.NoError(t, s.Close(time.Second))
+		require.ErrorIs(t, s.Close(time.Second), syscall.ECONNRESET, "of what it has written")
 	})
 }
 
@@ -220,5 +220,43 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 		require.ErrorIs(t, opening.opened(opening.awaitAnswer(t.Context())), syscall.ECONNRESET)
 		require.Equal(t, before, l.memory.rings.taken)
 		endAll(t, n, c, s)
+	})
+}
+
+// Close returns why what was written is lost, where no call has. (TestCloseOfALostConnectionSaysWhatWasLost of
+// package rconn has other ways to lose it.)
+func TestCloseSaysWhatIsLostWithALink(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lose func(n *sim.Network, c, s *Stream)
+		err  error
+	}{
+		"no other path in Config.ResumeTimeout": {func(n *sim.Network, c, _ *Stream) {
+			n.Cut(true)
+			_ = writeAll(c, []byte("more"))
+		}, syscall.ETIMEDOUT},
+		"keepalive alone has noticed": {func(n *sim.Network, _, _ *Stream) { n.Cut(true) }, syscall.ETIMEDOUT},
+		"the peer's process is gone":  {func(_ *sim.Network, _, s *Stream) { s.link.Abort() }, syscall.ECONNRESET},
+		"an operator has ended it":    {func(_ *sim.Network, c, _ *Stream) { _ = c.Abort() }, syscall.ECONNABORTED},
+		"the peer's operator has":     {func(_ *sim.Network, _, s *Stream) { _ = s.Abort() }, syscall.ECONNRESET},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+				require.NoError(t, writeAll(c, make([]byte, 8<<10)))
+				time.Sleep(100 * time.Millisecond)
+				tt.lose(n, c, s)
+				time.Sleep(c.link.cfg.ResumeTimeout + time.Minute)
+				require.ErrorIs(t, c.Close(time.Minute), tt.err)
+			})
+		})
+	}
+}
+
+// The same of a peer that breaks the protocol.
+func TestCloseSaysThatThePeerHasBrokenTheProtocol(t *testing.T) {
+	besideAPeer(t, true, small, func(t *testing.T, p *rawPeer) {
+		require.NoError(t, writeAll(p.s, []byte("lost")))
+		p.data(7, 8)
+		synctest.Wait()
+		require.ErrorIs(t, p.s.Close(time.Minute), syscall.EPROTO)
 	})
 }

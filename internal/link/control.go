@@ -54,14 +54,16 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 			continue // it may wait for data to be sent first
 		}
 		r := wire.Record{Type: due, Stream: s.number, Ring: s.offer(due)}
+		room := s.ledger.CreditGivesRoom()
 		value := s.ledger.SendRecord(due)
 		switch due {
 		case credit.OpenRecord:
 			r.Port = s.local.Port()
 		case credit.CreditRecord:
-			s.stats.CreditsSent++
 			r.Position = value
-			s.credited()
+			if room {
+				s.credited()
+			}
 		case credit.FinRecord, credit.ResetRecord:
 			r.Position = value
 			r.Late = due == credit.ResetRecord && s.use == orphaned && !s.closing.unread

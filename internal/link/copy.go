@@ -76,6 +76,7 @@ func (s *Stream) awaitMore(n int, d *deadline.Deadline) error {
 	s.inbox.want = 0
 	if p, why := s.piece(n + 1); err == nil && n > 0 && len(p) <= n {
 		err = why
+		s.tell(err)
 	}
 	return err
 }

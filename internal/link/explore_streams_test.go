@@ -544,12 +544,19 @@ func (w *world) close(e *end, linger time.Duration) string {
 		over()
 		w.note("closed", e.talk.id, uint64(e.p.index))
 		e.abrupt = linger == 0 || err != nil
-		if err != nil && !w.excused(e.s) && !(err == syscall.ETIMEDOUT && linger <= time.Minute) {
+		if err != nil && !w.excused(e.s) && !(err == syscall.ETIMEDOUT && linger <= time.Minute) && !w.isUnread(e, err) {
 			w.breach("stream %d of process %d: close: %v", e.talk.id, e.p.index, err)
 		}
 		e.done = true
 	}()
 	return "close"
+}
+
+// isUnread reports whether the error is that the other end has been closed, and did not read all. Called with
+// mu held.
+func (w *world) isUnread(e *end, err error) bool {
+	o := e.other()
+	return (err == syscall.EPIPE || err == syscall.ECONNRESET) && (o == nil || o.closed && (e.out.read < e.out.accepted || o.abrupt || !o.done))
 }
 
 // checkBytes sees that all that was written was read where the end was an orderly one.

@@ -151,9 +151,10 @@ const (
 	creditsWithin = 10 * time.Millisecond
 )
 
-// credited counts a CREDIT that is sent: after many in a row the ring grows. Called with mu
-// held.
+// credited counts a CREDIT that is sent to give room: after many in a row the ring grows. Called
+// with mu held.
 func (s *Stream) credited() {
+	s.stats.CreditsSent++
 	b := &s.inbox
 	size := max(eagerRing, growth*b.held.size)
 	if s.link.sharesMemory() {

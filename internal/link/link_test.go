@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -129,13 +130,21 @@ func requireNothingLeft(t *testing.T, n *sim.Network) {
 func endAll(t *testing.T, n *sim.Network, streams ...*Stream) {
 	t.Helper()
 	for _, s := range streams {
-		up := s.link.usable()
+		up := s.link.usable() && !s.wasReset()
 		if err := s.Close(time.Minute); up && err != net.ErrClosed {
 			require.NoError(t, err)
 		}
 	}
 	requireNothingLeft(t, n)
 	require.Zero(t, n.RNR(), "receiver not ready")
+}
+
+// wasReset reports whether the peer has reset the stream: it has closed it with bytes unread.
+func (s *Stream) wasReset() bool {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	s.link.pollAndSend()
+	return s.ledger.EndReceived()&credit.ResetEnd != 0
 }
 
 // inUse is how many bytes of a budget are in use.

@@ -39,6 +39,7 @@ func (s *Stream) peek(n int, wait bool) ([]byte, error) {
 		s.link.tryPoll()
 	}
 	p, err := s.piece(n)
+	s.tell(err)
 	if len(p) > 0 {
 		s.inbox.keep()
 	}

@@ -45,10 +45,12 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 		return os.ErrDeadlineExceeded
 	}
 	s.link.mu.Lock()
-	first, _, err := s.arrived(1)
-	s.inbox.taking = false
+	if !readReady(s) {
+		s.link.tryPoll()
+	}
+	ready := readReady(s)
 	s.link.mu.Unlock()
-	if len(first) > 0 || err != nil {
+	if ready {
 		return nil
 	}
 	return s.wait(readCall, d)
@@ -81,6 +83,7 @@ func (s *Stream) arrived(n int) (first, second []byte, err error) {
 		s.link.tryPoll()
 	}
 	if err := s.readError(); err != nil {
+		s.tell(err)
 		return nil, nil, err
 	}
 	first, second = s.inbox.Held(n)

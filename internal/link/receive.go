@@ -208,6 +208,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 	}
 	if s.use == orphaned && wc.Len > 0 {
 		s.ledger.Reset() // it will never be read
+		s.closing.resets = true
 	}
 	s.discard()
 	s.changed()

@@ -40,11 +40,12 @@ type Stream struct {
 	writing sync.Mutex // the turn to write; held by the one Write under way, also while it waits
 
 	// Guarded by link.mu.
-	use     use
-	ledger  credit.Stream
-	opening bool // it has a place in link.streams.opens
-	refusal wire.RefuseReason
-	inbox   inbox
+	use      use
+	lossTold bool // a call has returned why the connection was lost
+	ledger   credit.Stream
+	opening  bool // it has a place in link.streams.opens
+	refusal  wire.RefuseReason
+	inbox    inbox
 	outbox
 	waiters
 	closing afterClose
@@ -93,6 +94,7 @@ type waiters struct {
 // afterClose is how a stream ends that its owner has closed. Guarded by Link.mu.
 type afterClose struct {
 	unread        bool        // Close has dropped bytes
+	resets        bool        // the same, or bytes have come since
 	late          bool        // the peer has answered with RESET what came after its Close
 	told          uint64      // record SENDs that the peer has received with FIN or RESET; 0: neither is sent
 	timer         *time.Timer // of patienceTick, then of answerTick
@@ -207,20 +209,35 @@ func (s *Stream) endError() error {
 
 // writeError is why nothing can be written, or nil. Called with mu held.
 func (s *Stream) writeError() error {
-	heard := s.ledger.EndReceived()
-	switch {
+	switch heard := s.ledger.EndReceived(); {
 	case s.use == orphaned:
 		return net.ErrClosed
 	case s.use == aborted:
 		return syscall.ECONNABORTED
 	case s.ledger.Closing() && heard&credit.ResetEnd == 0:
 		return syscall.EPIPE
-	case heard&credit.ResetEnd != 0 && s.closing.late:
+	}
+	return s.lossError()
+}
+
+// lossError is why the peer reads nothing more of what is written, or nil: it has reset the stream,
+// or the link has ended. Called with mu held.
+func (s *Stream) lossError() error {
+	switch reset := s.ledger.EndReceived()&credit.ResetEnd != 0; {
+	case reset && s.closing.late:
 		return syscall.EPIPE
-	case heard&credit.ResetEnd != 0:
+	case reset:
 		return syscall.ECONNRESET
 	case s.link.failed() != nil && s.peerLeft():
 		return syscall.EPIPE
 	}
 	return s.link.failed()
+}
+
+// tell notes that a call returns err. If that is why the connection was lost, Close need not say it
+// again; err may be nil. Called with mu held.
+func (s *Stream) tell(err error) {
+	if err != nil && (s.use == aborted || err == s.lossError()) {
+		s.lossTold = true
+	}
 }

@@ -32,7 +32,7 @@ const (
 var ready = [calls]func(s *Stream) bool{
 	readCall:  readReady,
 	writeCall: writeReady,
-	closeCall: func(s *Stream) bool { return s.delivered() || s.link.stage >= ended },
+	closeCall: closeReady,
 	openCall:  openReady,
 }
 

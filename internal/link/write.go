@@ -102,6 +102,7 @@ func (s *Stream) room(n int) (int, error) {
 		l.tryPoll() // what is in the way may have completed; behind bytes that wait, who has the watch polls
 	}
 	if err := s.writeError(); err != nil {
+		s.tell(err)
 		return 0, err
 	}
 	if s.link.cause != nil {
@@ -120,6 +121,7 @@ func (s *Stream) staged(number uint64, n int) (int, error) {
 	c.copying = false
 	err := s.writeError()
 	if err != nil || s.ledger.Space() < n {
+		s.tell(err)
 		c.from = c.to
 		l.freeStaging()
 		l.wakeTouched()

@@ -216,6 +216,13 @@ static bool credit_is_due(struct stream *s)
 	return s->end == 0 && s->sent_end != RESET && s->consumed - s->advertised >= s->ring.size / QUARTER;
 }
 
+static void put_credit(struct stream *s, uint8_t *to)
+{
+	put_record(to, CREDIT, s->number);
+	put(to + 8, 8, s->consumed);
+	s->advertised = s->consumed;
+}
+
 // next_record writes a record of a stream that is due, and notes that it is sent.
 static bool next_record(struct link *l, struct stream *s, uint8_t *to)
 {
@@ -235,8 +242,13 @@ static bool next_record(struct link *l, struct stream *s, uint8_t *to)
 		s->accept = false;
 		return true;
 	}
+	bool ends = s->close && s->sent_end == 0 && s->accepted == s->posted;
+	if (ends && !s->reset && s->end == 0 && s->consumed > s->advertised) {
+		put_credit(s, to); // the last: what has been read
+		return true;
+	}
 	bool resets = s->reset && s->sent_end != RESET && !(s->sent_end == FIN && s->end != 0);
-	if (resets || (s->close && s->sent_end == 0 && s->accepted == s->posted)) {
+	if (resets || ends) {
 		s->sent_end = resets ? RESET : FIN;
 		put_record(to, s->sent_end, s->number);
 		put(to + 8, 8, s->posted);
@@ -256,9 +268,7 @@ static bool next_record(struct link *l, struct stream *s, uint8_t *to)
 		return true;
 	}
 	if (credit_is_due(s)) {
-		put_record(to, CREDIT, s->number);
-		put(to + 8, 8, s->consumed);
-		s->advertised = s->consumed;
+		put_credit(s, to);
 		return true;
 	}
 	return false;
