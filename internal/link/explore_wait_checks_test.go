@@ -78,6 +78,8 @@ func (w *waitWorld) broken(side int, rest bool) string {
 	case !rest || l.stage == closed && !slices.Contains(allLinks(), l): // the engine has taken it down
 	case atWork != watch.atWork:
 		return fmt.Sprintf("%d streams are at work, and %d are counted", atWork, watch.atWork)
+	case l.waitsInVain() != "":
+		return l.waitsInVain()
 	case l.unneeded():
 		return "the link is of no use any more, and the engine sleeps"
 	case len(l.path.lost) > 0:

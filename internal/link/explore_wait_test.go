@@ -35,6 +35,8 @@ import (
 // fourth. The order in which goroutines run is not drawn from it.
 func TestExploreWaiting(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	testHookCopying = func(*Stream) { yield() }
+	defer func() { testHookCopying = func(*Stream) {} }()
 	t.Run("sim", func(t *testing.T) {
 		first, worlds := variable("RINGNET_EXPLORE_SEED", 1), variable("RINGNET_EXPLORE_WORLDS", 150)
 		if raceEnabled || testing.Short() {

@@ -68,6 +68,9 @@ func onLink(t *testing.T, network sim.Link, active, passive Setup, many int, tes
 
 func endpointOf(l *Link) *sim.Endpoint {
 	ep := l.endpoint()
+	if h, ok := ep.(*hookedEndpoint); ok {
+		ep = h.Endpoint
+	}
 	return ep.(*sim.Endpoint)
 }
 

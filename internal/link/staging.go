@@ -100,9 +100,10 @@ func (l *Link) freeStaging() {
 }
 
 // touchStagingLine touches the streams of as many Writes as the staging memory has room for.
-// Each Write that is woken either takes some memory, so that its release wakes others, or
-// calls wakeStagingLine: else those would wait for ever if nothing is under way. Called with
-// mu held.
+// Each Write that is woken either takes some memory, now or when the link has its path again,
+// or finds that its ring has shrunk to what it has under way: that is released, and wakes others.
+// Otherwise it calls wakeStagingLine, for those would wait for ever if nothing is under way.
+// Called with mu held.
 func (l *Link) touchStagingLine() {
 	q := &l.send
 	for taken := 0; q.stagingLine.len() > 0; {

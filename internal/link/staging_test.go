@@ -1,8 +1,11 @@
 package link
 
 import (
+	"bytes"
+	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
@@ -20,6 +24,19 @@ func closeAtOnce(streams ...[]*Stream) {
 	for _, s := range slices.Concat(streams...) {
 		_ = s.Close(0)
 	}
+}
+
+// waitsInVain says which Write waits for staging memory when all of it is free, so that nothing will wake
+// it. Called with mu held, while no goroutine can go on.
+func (l *Link) waitsInVain() string {
+	if q := &l.send; l.stage == up && q.staging.first == q.staging.next {
+		for _, s := range q.stagingLine.items[q.stagingLine.head:] {
+			if s.line == inLine {
+				return fmt.Sprintf("the Write of stream %d waits for staging memory, all of which is free", s.number)
+			}
+		}
+	}
+	return ""
 }
 
 // Streams write at once, and share little staging memory. Some of those whose turn it is do not use
@@ -53,6 +70,38 @@ func TestStagingMemoryIsForWhoeverWaits(t *testing.T) {
 	}
 }
 
+// A Write has filled the staging memory, in four messages, and others wait. The deadline of the first four of
+// those passes in the moment in which the memory becomes free.
+func TestWritesWhoseDeadlinePassesWhenItIsTheirTurnLeaveItToTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig
+		cfg.SendBuffer = 16 << 10
+		n := sim.New(sim.Link{})
+		passes, soon := deadline.New(), deadline.New()
+		f := &hooked{Fabric: n, sent: func() { passes.Set(time.Unix(1, 0)) }}
+		clients, servers := streamsOfBoth(t, f, cfg, testConfig, 6)
+		ep := endpointOf(clients[0].link)
+		ep.HoldSends(true)
+		passes.Set(time.Time{})
+		soon.Set(time.Now().Add(time.Minute))
+		results := make([]chan error, len(clients))
+		for i, d := range []*deadline.Deadline{soon, passes, passes, passes, passes, soon} {
+			results[i] = make(chan error, 1)
+			go func() {
+				_, err := clients[i].Write(make([]byte, cfg.SendBuffer), d)
+				results[i] <- err
+			}()
+			synctest.Wait() // it has filled the memory, or waits in line
+		}
+		ep.HoldSends(false)
+		for i, d := range []error{nil, os.ErrDeadlineExceeded, os.ErrDeadlineExceeded, os.ErrDeadlineExceeded, os.ErrDeadlineExceeded, nil} {
+			require.Equal(t, d, <-results[i])
+		}
+		closeAtOnce(clients, servers)
+		endAll(t, n)
+	})
+}
+
 // The stream comes to its end whose Write has filled the staging memory and copies to it.
 func TestStagingMemoryThatIsNotUsedAfterAllIsForThoseWhoWait(t *testing.T) {
 	onLink(t, sim.Link{}, testConfig, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
@@ -71,5 +120,52 @@ func TestStagingMemoryThatIsNotUsedAfterAllIsForThoseWhoWait(t *testing.T) {
 		require.Error(t, err)
 		require.NoError(t, <-written)
 		closeAtOnce(clients, servers)
+	})
+}
+
+// The peer offers a smaller ring while a Write copies to the staging memory, and the link goes over to that:
+// there is no room any more for what the Write has copied.
+func TestARingThatShrinksWhileAWriteCopies(t *testing.T) {
+	defer func() { testHookCopying = func(*Stream) {} }()
+	onLink(t, sim.Link{}, testConfig, testConfig, 1, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
+		c, s := clients[0], servers[0]
+		require.NoError(t, exchange(c, s, 4<<20, 1))
+		require.Equal(t, testConfig.RecvBuffer, s.ringSize())
+		testHookCopying = func(*Stream) {
+			testHookCopying = func(*Stream) {}
+			time.Sleep(3 * s.link.shrinkAfter())
+			require.Equal(t, firstRing, s.ringSize())
+		}
+		want := bytes.Repeat([]byte("all of it"), 10_000)
+		written := make(chan error, 1)
+		go func() { written <- writeAll(c, want) }()
+		got := make([]byte, len(want))
+		_, err := io.ReadFull(reader{s}, got)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		require.NoError(t, <-written)
+	})
+}
+
+// What has filled the staging memory has arrived, but before the completions the queue pair is lost. Nothing
+// is to be sent again then, so nothing will complete; and a Write that waits for the memory has it.
+func TestStagingMemoryIsFreeOfWhatHadArrivedBeforeTheQueuePairWasLost(t *testing.T) {
+	little := func(cfg *Setup) { cfg.SendBuffer, cfg.RecvBuffer, cfg.KeepAlive = 16<<10, 16<<10, -1 }
+	resumedWith(t, sim.Link{}, little, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		ep := endpointOf(c.link)
+		ep.HoldSends(true)
+		soon := deadline.New()
+		soon.Set(time.Now().Add(time.Minute))
+		written := make(chan error, 1)
+		go func() {
+			_, err := c.Write(make([]byte, 64<<10), soon)
+			written <- err
+		}()
+		go func() { _, _ = s.Discard(64<<10, unlimited()) }()
+		synctest.Wait()
+		require.Empty(t, written)
+		ep.Fail(fabric.ErrQueuePair)
+		require.NoError(t, <-written)
+		require.EqualValues(t, 1, c.link.Info().Moves)
 	})
 }

@@ -67,7 +67,6 @@ func (s *Stream) accept(g gather) (int, error) {
 	l := s.link
 	n, err := s.room(g.n)
 	if n == 0 {
-		l.wakeStagingLine() // this Write may have been woken instead of one in the line
 		return 0, err
 	}
 	if g.buffer != nil {
@@ -90,10 +89,14 @@ func (s *Stream) accept(g gather) (int, error) {
 	}
 	number, first, second := l.send.staging.take(n)
 	l.mu.Unlock()
+	testHookCopying(s)
 	g.head(n).copyTo(first, second)
 	l.mu.Lock()
 	return s.staged(number, n)
 }
+
+// testHookCopying is for tests. It is called when a Write is about to copy, without mu.
+var testHookCopying = func(*Stream) {}
 
 // room is how many of n bytes the peer has room for, one message at most, or why there
 // will be none. Called with mu held, which it may release to send.
