@@ -204,10 +204,12 @@ func (w *world) beginOpen() (over func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.busy++
+	w.opening++
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.busy--
+		w.opening--
 	}
 }
 

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -138,6 +139,7 @@ type world struct {
 	meeting map[meeting]*talk // of which one end has come
 	nextID  uint64
 	busy    int // calls under way
+	opening int // of those, that make a stream or a link
 	trace   []traced
 	tally   *tally
 }
@@ -382,6 +384,34 @@ func (w *world) calm() {
 		time.Sleep(pause)
 	}
 	w.checkLinks()
+	w.checkRings()
+}
+
+// checkRings sees that no link has lost memory that it took for a ring, while no stream begins.
+func (w *world) checkRings() {
+	of := make(map[*Link][]*Stream)
+	w.mu.Lock()
+	beginning := w.opening > 0
+	for _, t := range w.talks {
+		for _, e := range t.ends {
+			if e != nil {
+				of[e.s.link] = append(of[e.s.link], e.s)
+			}
+		}
+	}
+	w.mu.Unlock()
+	for l := range w.eachLink() {
+		l.mu.Lock()
+		wrong := ""
+		if l.stage == up && !beginning {
+			wrong = cmp.Or(l.ringsAmiss(of[l]), l.waitsInVain())
+		}
+		l.mu.Unlock()
+		if wrong != "" {
+			w.mu.Lock()
+			w.breach("link %v to %v: %s", l.local, l.remote, wrong)
+		}
+	}
 }
 
 // end closes everything, and looks at what is left.
@@ -477,8 +507,8 @@ func (w *world) checkLinks() {
 			wrong = "more to be sent again than there is"
 		case int(l.streams.live.Load()) < 0 || l.streams.owned < 0 || l.streams.unanswered < 0 || len(l.streams.opens) > cap(l.streams.opens):
 			wrong = "streams that never were"
-		case l.memory.account.Bytes() < l.memory.rings.size:
-			wrong = "memory that is not accounted for"
+		default:
+			wrong = l.memoryAmiss()
 		}
 		l.mu.Unlock()
 		if wrong != "" {

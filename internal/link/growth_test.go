@@ -243,6 +243,27 @@ func TestARingGrowsLaterWhoseMemoryCouldNotBeRegistered(t *testing.T) {
 	})
 }
 
+// A dial gives up while the memory for its ring is being registered, and nobody else wants that. None of
+// it stays.
+func TestADialThatGivesUpLeavesNoMemory(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		w := newCrowd(t, n, testConfig)
+		l := w.c[0].link
+		time.Sleep(3 * l.shrinkAfter())
+		before := l.Info().Memory
+		d := slowly(n, l)
+		ctx, giveUp := context.WithCancel(context.Background())
+		dial := dialing(ctx, l)
+		<-d.begun
+		giveUp()
+		require.ErrorIs(t, (<-dial).err, context.Canceled)
+		d.finish(nil)
+		time.Sleep(3 * l.shrinkAfter())
+		require.Equal(t, before, l.Info().Memory)
+		w.close(t)
+	})
+}
+
 // addSlabs registers so many slabs more for a link, all of which are taken.
 func addSlabs(t *testing.T, l *Link, many int) {
 	l.mu.Lock()

@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,10 +179,44 @@ func TestIdleRingsShrinkForOthers(t *testing.T) {
 	})
 }
 
-// releasing reports whether a dial has failed for memory that is about to be given back.
+// All of a link's memory is in rings, two of which are large and idle. One after the other they shrink for
+// what begins: for each there is a small ring to shrink to, the second one's from what the first gave back.
+func TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		cfg := testConfig
+		cfg.RecvBuffer, cfg.RemoteMemory = slabSize, firstRing+3*slabSize
+		c, s, b := connectLink(t, n, testConfig, cfg)
+		all := []*Stream{c, s}
+		open := func() *Stream {
+			client, err := c.link.Open(context.Background())
+			for range 10 {
+				if releasing(err) {
+					time.Sleep(100 * time.Millisecond)
+					client, err = c.link.Open(context.Background())
+				}
+			}
+			require.NoError(t, err, "%d streams", len(all)/2)
+			all = append(all, client, b.accept())
+			return client
+		}
+		for range 2 {
+			client := open()
+			require.NoError(t, exchange(client, all[len(all)-1], 1<<20, 3))
+			require.Equal(t, slabSize, all[len(all)-1].ringSize())
+		}
+		time.Sleep(2 * unfilled)
+		for len(all)/2 < cfg.RemoteMemory/firstRing {
+			open()
+		}
+		endAll(t, n, all...)
+	})
+}
+
+// releasing reports whether a dial has failed for memory that is about to be given back, of the process or
+// of the link, in whose place a pool would take another.
 func releasing(err error) bool {
 	var refused *fabric.RefusedError
-	return errors.As(err, &refused) && refused.Busy
+	return errors.Is(err, errLeaving) || errors.As(err, &refused) && refused.Busy
 }
 
 // The peer has gone on to another ring: what is in the one before is all that will be
@@ -212,4 +248,36 @@ func TestPeekEndsWhereAnotherRingBegins(t *testing.T) {
 		discard(len(behind))
 		endAll(t, n, c, s)
 	})
+}
+
+// memoryAmiss says what of a link's memory is as it may not be at any time. Called with mu held.
+func (l *Link) memoryAmiss() string {
+	a, t := &l.memory.rings, &l.memory.shrinking
+	ofNoUse := slices.ContainsFunc(a.slabs, func(s *slab) bool { return s.empty() && !s.stays })
+	switch {
+	case l.memory.account.Bytes() < a.size:
+		return "memory that is not accounted for"
+	case a.spareSize > 0 && len(t.grown) == 0:
+		return "a ring is kept to shrink to, and none has grown"
+	case l.stage == up && !t.pending && (ofNoUse || len(t.grown) > 0):
+		return "memory may be of no use, and nothing looks for it"
+	}
+	return ""
+}
+
+// ringsAmiss says by how much what is taken for rings is not what streams have, those of the link's
+// table and others that are over, but not read. Called with mu held, while no stream begins.
+func (l *Link) ringsAmiss(others []*Stream) string {
+	have := l.memory.rings.spare.size
+	streams := l.everyStream()
+	for _, s := range others {
+		streams[s] = struct{}{}
+	}
+	for s := range streams {
+		have += s.inbox.held.size + s.inbox.drained.size + s.inbox.offered.size
+	}
+	if taken := l.memory.rings.taken; taken != have {
+		return fmt.Sprintf("%d bytes are taken for rings, and streams have %d", taken, have)
+	}
+	return ""
 }
