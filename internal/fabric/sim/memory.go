@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -26,6 +27,7 @@ type Memory struct {
 	addr   uint64
 	rkey   uint32
 	access fabric.Access
+	freed  atomic.Bool
 }
 
 var _ fabric.Memory = (*Memory)(nil)
@@ -91,6 +93,9 @@ func (e *Endpoint) Adopt(m fabric.Memory) error {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
 	e.use("Adopt")
+	if own.freed.Load() {
+		panic("sim: memory that is freed is registered")
+	}
 	if e.qp == reset || own.e != nil {
 		return fmt.Errorf("sim: adopt: %w", syscall.EINVAL)
 	}
@@ -110,6 +115,9 @@ func (e *Endpoint) enter(m *Memory) {
 
 // Free implements [fabric.Memory].
 func (m *Memory) Free() bool {
+	if m.freed.Swap(true) {
+		panic("sim: memory that is freed is freed again")
+	}
 	if m.e == nil { // it has been left
 		poison(m.bytes)
 		return true
@@ -118,6 +126,7 @@ func (m *Memory) Free() bool {
 	defer m.e.c.mu.Unlock()
 	m.e.use("Free")
 	if m.e.n.link.KeepMemory {
+		m.freed.Store(false)
 		return false
 	}
 	m.e.memory = slices.DeleteFunc(m.e.memory, func(other *Memory) bool { return other == m })
