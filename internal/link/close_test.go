@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
@@ -258,5 +260,72 @@ func TestCloseSaysThatThePeerHasBrokenTheProtocol(t *testing.T) {
 		p.data(7, 8)
 		synctest.Wait()
 		require.ErrorIs(t, p.s.Close(time.Minute), syscall.EPROTO)
+	})
+}
+
+// The peer cannot be reached while one stream is closed, in vain. When it can, the Close of another waits
+// for it as long as any.
+func TestTheTimeThatACloseHasWaitedDuringABreakDoesNotCountBehindIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Latency: time.Millisecond})
+		cfg := resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 2)
+		resumed := make(chan struct{})
+		clients[0].link.OnMove(func(Info, time.Duration, error) { close(resumed) })
+		n.Cut(true)
+		endpointOf(clients[0].link).Fail(fabric.ErrQueuePair)
+		require.Equal(t, syscall.ETIMEDOUT, clients[0].Close(2*time.Second))
+		n.Cut(false)
+		<-resumed
+		require.NoError(t, clients[1].Close(2*time.Second))
+		closeAtOnce(servers)
+		endAll(t, n)
+	})
+}
+
+// The link has been lost, and its device gives nothing back for longer than Close lingers. It is the link that
+// is to blame, and not a peer that is slow.
+func TestACloseOfWhatIsLostDoesNotTimeOut(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		n.SetFaults(sim.Faults{Unflushed: func(*sim.Endpoint) bool { return true }})
+		n.Cut(true)
+		require.NoError(t, writeAll(c, []byte("lost")))
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		time.Sleep(time.Second)
+		require.NotEqual(t, syscall.ETIMEDOUT, c.Close(time.Second))
+		_ = s.Close(0)
+		endAll(t, n)
+	})
+}
+
+// A device takes long over a post, and meanwhile the time is over that the link has waited for the peer. It
+// goes when the device has come to an end with the post, though nothing completes, and the peer says nothing.
+func TestALinkThatEndsDuringAPostGoesBehindIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		var stop atomic.Bool
+		end := make(chan struct{})
+		f := &hooked{Fabric: n, post: func() {
+			if time.Sleep(2 * slowPost); stop.Load() {
+				<-end
+			}
+		}}
+		cfg := testConfig
+		cfg.KeepAlive, cfg.LinkIdle = time.Second, 0
+		c, s, _ := connectLink(t, f, cfg, testConfig)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, c.Close(time.Second))
+		stop.Store(true)
+		time.Sleep(2 * closeTimeout)
+		require.Equal(t, 2, n.Open())
+		n.Cut(true)
+		n.SetFaults(sim.Faults{Unflushed: func(*sim.Endpoint) bool { return true }})
+		stop.Store(false)
+		close(end)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, n.Open())
+		_ = s.Close(0)
+		endAll(t, n)
 	})
 }

@@ -108,3 +108,37 @@ func TestTheEngineClosesWhatIsLostBeforeItSleeps(t *testing.T) {
 		endAll(t, n, c, s)
 	})
 }
+
+// Timers that fire late, when what they were set for is over, change nothing.
+func TestTimersThatFireLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		cfg := resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 2)
+		c, s, over := clients[0], servers[0], clients[1]
+		require.NoError(t, servers[1].Close(time.Second))
+		require.NoError(t, over.Close(time.Second))
+		l := c.link
+		before := l.endpoint()
+		endpointOf(l).Fail(fabric.ErrQueuePair)
+		requireEcho(t, c, s)
+		require.EqualValues(t, 1, l.Info().Moves)
+		for name, timer := range map[string]func(){
+			"of the queue pair before": func() { l.drainTick(before) },
+			"of a stream that is over": over.closeTick,
+			"of its RESET":             over.answerTick,
+			"of a link without stream": l.idleTick,
+			"of probes":                l.keepAliveTick,
+			"of the watch":             l.watchTick,
+			"of memory":                l.shrinkTick,
+		} {
+			timer()
+			requireEcho(t, c, s)
+			require.EqualValues(t, 1, l.Info().Moves, name)
+		}
+		time.Sleep(time.Minute)
+		requireEcho(t, c, s)
+		require.EqualValues(t, 1, l.Info().Moves)
+		endAll(t, n, c, s)
+	})
+}

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutants are edits of this package, each of which leaves out a step of those by which the next
-// completion is noticed, and the tests that fail then.
+// mutants are edits of this package and the tests that fail then. Each leaves out a step: most of those
+// by which the next completion is noticed; the last of those that nothing but chance would miss.
 var mutants = []struct{ name, file, old, new, tests string }{
 	{"the queue is not armed", "wait.go", "l.ep.Arm(); err", "error(nil); err", ""},
 	{"no poll after Arm", "wait.go", "	l.pollAndSend() // what has completed before Arm gives no event\n", "", ""},
@@ -58,6 +58,18 @@ var mutants = []struct{ name, file, old, new, tests string }{
 	{"a Write overtakes what waits of its stream", "send.go", "s.ledger.Pending() > 0 || l.watch.called", "l.watch.called", "TestAConversationDoesNotOvertakeItself"},
 	{"a stream that is closed stays at work", "close.go", "	s.waitsAgain()\n", "", ""},
 	{"a RESET behind FIN has arrived", "control.go", "s.end == 0 || q.slots.Completed(s.end)", "s.end == 0", "TestCloseNoticesThatAResetBehindFINHasArrived"},
+	{"a Write that fails leaves its turn to nobody", "staging.go", "		s.line = leftLine\n	}\n	l.wakeStagingLine()\n", "		s.line = leftLine\n	}\n", "TestWritesWhoseDeadlinePasses"},
+	{"a Write takes room in a ring that has shrunk", "write.go", "err != nil || s.ledger.Space() < n", "err != nil", "TestARingThatShrinksWhileAWriteCopies"},
+	{"a buffer is freed that another device is given", "buffer.go", "if !l.path.owner.moving {", "if true {", "TestNobodyWaitsForADeviceThatRegisters"},
+	{"a dial that has given up gets a ring", "register.go", "		left = true\n", "		_ = left\n", "TestADialThatGivesUpLeavesNoMemory"},
+	{"a slab that nobody wants is not looked at", "register.go", "		l.shrinkLater() // it may be of no use any more\n", "", "TestADialThatGivesUpLeavesNoMemory"},
+	{"a ring that has shrunk leaves no other to shrink to", "arena.go", "	if a.spare.size < a.spareSize {\n		a.spare, _ = a.find(a.spareSize)\n	}\n", "", "TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes"},
+	{"the timer of the queue pair before ends this one", "life.go", "l.stage >= seeking || l.ep != ep", "l.stage >= seeking", "TestTimersThatFireLate"},
+	{"what a Close has waited counts behind a break", "move.go", "	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile\n", "", "TestTheTimeThatACloseHasWaited"},
+	{"what had arrived keeps the staging memory", "move.go", "	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes\n", "", "TestStagingMemoryIsFreeOfWhatHadArrived"},
+	{"the Close of what is lost times out", "close.go", "case timedOut && !wasLost:", "case timedOut:", "TestACloseOfWhatIsLostDoesNotTimeOut"},
+	{"a link without a path is forgotten", "pool.go", "if !entry.link.lacksPath.Load() {", "if true {", "TestADialThatGivesUpOnALinkWithoutAPath"},
+	{"the engine misses the end of a post", "post.go", "		l.callWatcher() // the engine may have waited for the end of the post\n", "", "TestALinkThatEndsDuringAPostGoesBehindIt"},
 }
 
 // TestMutants sees that each of the mutants fails its tests, TestExploreWaiting over sim if none

@@ -391,6 +391,28 @@ func TestALinkThatIsBackIsDialedOnAgain(t *testing.T) {
 	})
 }
 
+// TestADialThatGivesUpOnALinkWithoutAPathLeavesItToOthers has the path be lost while a dial waits for its
+// answer: the next one finds the link when that has its path again.
+func TestADialThatGivesUpOnALinkWithoutAPathLeavesItToOthers(t *testing.T) {
+	cfg := testConfig
+	cfg.KeepAlive, cfg.ResumeTimeout = time.Second, 30*time.Second
+	echoed(t, cfg, cfg, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		first := p.open(t, 1)[0]
+		n.Cut(true)
+		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+		defer cancel()
+		_, err := p.pool.Dial(ctx, p.listener.Addr(), p.dialLink, More{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.True(t, first.link.Info().Seeking)
+		n.Cut(false)
+		time.Sleep(2 * longAttempt)
+		require.False(t, first.link.Info().Seeking)
+		again := p.dial(t)
+		require.True(t, again.link == first.link)
+		closeAll(t, []*Stream{first, again})
+	})
+}
+
 // TestALinkWhoseListenerHasClosedIsNotDialedOn has the listener of a link close, which
 // carries a stream yet: the dial is to find what there is now.
 func TestALinkWhoseListenerHasClosedIsNotDialedOn(t *testing.T) {
