@@ -202,6 +202,7 @@ test-card: $(CARD) bin/cpeer
 	cd examples && $(GO) build -o ../bin/examples/ ./feed ./http3/... && $(GO) build -o ../bin/examples/ $(GOSRC)/crypto/tls/generate_cert.go
 	cd examples && $(TEST_RDMA) $(ON_CARD) -run '(HTTP3|Feed)/^rdma$$' .
 	$(MAKE) hours-card HOURS=0.004 SEED=1 RACE=-race
+	$(MAKE) soak-ports DURATION=8s SEED=1 RACE=-race
 	$(MAKE) test-manners
 	$(MAKE) demo-card
 

@@ -53,7 +53,8 @@ type portsReport struct {
 	Ends      map[uint64]*portsEnd
 	Failed    map[string]int // dials, by their error
 	Wrong     []string       // errors that Dial must not return
-	Strangers []string       // what has come on connections without a hello
+	Strangers []string       // what has come on connections without a hello that were not to be accepted
+	Unmet     int            // connections without a hello
 	Links     []string       // what became of links
 	Moves     uint64         // of these
 }
@@ -179,12 +180,14 @@ func (g *portsLog) serve(network string, c net.Conn) {
 	_ = c.SetDeadline(began.Add(hang.After))
 	var h portsHello
 	if err := binary.Read(c, binary.BigEndian, &h); err != nil {
-		if network == "auto" && !errors.Is(err, io.EOF) {
-			_ = c.Close()
-			return // a TCP connection whose proof came to nothing: docs/auto.md
-		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		if network == "auto" || !beganLink(c) { // the dial has taken TCP, or another link
+			if g.Unmet++; !errors.Is(err, io.EOF) {
+				_ = c.Close()
+				return
+			}
+		}
 		g.Strangers = append(g.Strangers, fmt.Sprintf("%v to %v at %s: %v, %v", c.LocalAddr(), c.RemoteAddr(), clock(began), err, c.Close()))
 		return
 	}
@@ -203,6 +206,12 @@ func (g *portsLog) serve(network string, c net.Conn) {
 
 // linked is a connection on a link.
 type linked interface{ Link() ringnet.LinkInfo }
+
+// beganLink reports whether a connection is the one with which its link was made.
+func beganLink(c net.Conn) bool {
+	l, ok := c.(linked)
+	return ok && l.Link().Remote.String() == c.RemoteAddr().String()
+}
 
 // halfCloser is a connection, over whatever network.
 type halfCloser interface{ CloseWrite() error }
