@@ -50,7 +50,7 @@ func TestPorts(t *testing.T) {
 		}
 	}
 	t.Logf("seed %d: %v", seed, p)
-	require.NotZero(t, p.moves, "resumptions")
+	require.True(t, p.moves > 0 || long < time.Minute, "links have gone on over another queue pair")
 }
 
 // ports is what TestPorts does, and has seen.
