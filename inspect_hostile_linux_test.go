@@ -182,10 +182,10 @@ func TestALinkThatIsBusyHidesNothing(t *testing.T) {
 	}
 	listener := l.(*Listener)
 	listener.mu.Lock() // which the server's link waits for when a stream is offered
-	dialed := make(chan error, 1)
+	dialed := make(chan net.Conn, 1)
 	go func() {
-		_, err := Dial("shm", l.Addr().String())
-		dialed <- err
+		c, _ := Dial("shm", l.Addr().String())
+		dialed <- c
 	}()
 	hang.Unless(t, func() bool {
 		_, servers := states()
@@ -201,7 +201,9 @@ func TestALinkThatIsBusyHidesNothing(t *testing.T) {
 	require.Empty(t, locals)
 	require.ErrorContains(t, kill(servers.Number), "busy")
 	listener.mu.Unlock()
-	require.NoError(t, <-dialed)
+	another := <-dialed
+	require.NotNil(t, another)
+	require.NoError(t, another.Close())
 	_, err = client.Read(make([]byte, 1))
 	require.Error(t, err, "what was asked for is done later")
 }
