@@ -173,15 +173,26 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 
 // DialContext connects to the address on the named network. It fails when ctx ends before
 // there is a connection; a connection does not depend on ctx. See the function [Dial].
+//
+// Hooks of net/http/httptrace in ctx are called: ConnectStart and ConnectDone once for each address
+// that is dialed, with the network that was asked for, also where the connection begins on a link that
+// is up.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	began := time.Now()
-	asked := network
+	c, err = d.dialNamed(ctx, network, address)
+	d.Trace.dialed(network, address, time.Since(began), c, err)
+	return c, err
+}
+
+// dialNamed connects to the address on the network that the caller asks for.
+func (d *Dialer) dialNamed(ctx context.Context, asked, address string) (c net.Conn, err error) {
 	network, ours := d.choose(asked)
 	if !ours {
 		return d.dialOther(ctx, network, address)
 	}
+	ctx = context.WithValue(ctx, askedKey{}, asked)
 	var addr net.Addr
 	n, ok := networks[network]
 	n = n.here()
@@ -204,7 +215,6 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	} else if one, ok := c.(*Conn); ok && network != asked {
 		c = newAutoConn(one, nil)
 	}
-	d.Trace.dialed(network, address, time.Since(began), c, err)
 	return c, err
 }
 
@@ -267,7 +277,7 @@ func inTurn[C any](ctx context.Context, network string, remotes []netip.AddrPort
 	dial func(context.Context, netip.AddrPort) (C, error)) (none C, first net.Addr, err error) {
 	for i, remote := range remotes {
 		shared, cancel := share(ctx, len(remotes)-i)
-		c, failed := dial(shared, remote)
+		c, failed := traceConnect(shared, remote, dial)
 		cancel()
 		if failed == nil {
 			return c, nil, nil

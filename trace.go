@@ -20,7 +20,8 @@ import (
 // call Stats, [Totals], [Links] and [Memory]. They must not dial, accept or close, nor wait for
 // a goroutine that does.
 type Trace struct {
-	// Dialed is called when a dial has ended, before it returns.
+	// Dialed is called when a dial has ended, before it returns, also for one that is left to
+	// package net (see [Dialer].ForTCP).
 	Dialed func(DialEvent)
 
 	// Accepted is called before Accept returns a connection.
