@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -261,7 +262,9 @@ func rejection(err error) wire.Reject {
 		return wire.Reject{Reason: protocol.Reason} // the reader is the peer that it speaks of
 	}
 	var shortage *budget.ShortageError
-	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Releasing, Reason: err.Error()}
+	releasing := errors.As(err, &shortage) && shortage.Releasing
+	noDescriptors := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	return wire.Reject{Busy: releasing || noDescriptors, Reason: err.Error()}
 }
 
 // prepare opens the endpoint and sets up everything that does not depend on the peer. It

@@ -60,6 +60,10 @@ type listener struct {
 
 	readers sync.WaitGroup
 
+	// spare is a descriptor that serve keeps, to accept a connection that it refuses when the
+	// process has no other; -1: there is none.
+	spare int
+
 	mu       sync.Mutex // guards requests
 	requests []*request // the oldest first
 }
@@ -103,6 +107,7 @@ func (f *shm) newListener(s *socket, at netip.AddrPort, backlog int, namespace *
 		namespace: namespace,
 		queue:     make(chan *endpoint, max(backlog, 1)),
 		done:      make(chan struct{}),
+		spare:     newSpare(),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
@@ -147,6 +152,9 @@ func (l *listener) serve() {
 	l.err = l.acceptAll()
 	l.cancel()
 	l.refuseAll()
+	if l.spare >= 0 {
+		_ = unix.Close(l.spare)
+	}
 	close(l.done)
 }
 
@@ -186,8 +194,13 @@ func (l *listener) acceptAll() error {
 			return net.ErrClosed
 		case err == nil:
 			pause = shortest
+			if l.spare < 0 {
+				l.spare = newSpare()
+			}
 			l.admit(fd)
 		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EAGAIN):
+		case exhausted(err) && l.refuseExhausted(err):
+			pause = shortest
 		case exhausted(err), l.f.persistent:
 			// The connection stays in the kernel's queue, and no event reports when
 			// there is room for it: try again later, as net/http does.
@@ -200,6 +213,33 @@ func (l *listener) acceptAll() error {
 			return err
 		}
 	}
+}
+
+// refuseExhausted accepts the next connection in place of the spare descriptor, tells its dialer that
+// there is no other, and reports whether it has.
+func (l *listener) refuseExhausted(cause error) bool {
+	if l.spare < 0 {
+		return false
+	}
+	_ = unix.Close(l.spare)
+	fd, err := l.sock.accept()
+	if err == nil {
+		why := wire.Reject{Busy: true, Reason: cause.Error()}
+		f := frame{kind: rej, reason: fabric.RejectConsumer, private: why.Append(nil)}
+		_ = unix.Send(fd, f.encode(), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		l.sock.closeAccepted(fd)
+	}
+	l.spare = newSpare()
+	return err == nil
+}
+
+// newSpare returns a descriptor of nothing, or -1 if there is none.
+func newSpare() int {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return -1
+	}
+	return fd
 }
 
 // next waits for a connection, or for Close.

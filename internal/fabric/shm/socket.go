@@ -200,10 +200,10 @@ func (s *socket) receivePacket(b []byte, want bool) (n, fd int, err error) {
 	fds, err := descriptors(oob[:oobn])
 	switch {
 	case err != nil:
-	case len(fds) > 1 || flags&unix.MSG_CTRUNC != 0:
-		// The kernel has dropped those for which there was no room, in oob or
-		// among this process's descriptors.
-		err = errors.New("the peer sent more than one file descriptor, or this process has no room for one")
+	case len(fds) == 0 && flags&unix.MSG_CTRUNC != 0: // oob has room, so this process has none
+		err = os.NewSyscallError("recvmsg", syscall.EMFILE)
+	case len(fds) > 1:
+		err = errors.New("the peer sent more than one file descriptor")
 	case flags&unix.MSG_TRUNC != 0:
 		err = errors.New("handshake message that is too long")
 	case n == 0:
