@@ -3,11 +3,14 @@ package rconn_test
 import (
 	"fmt"
 	"io"
+	"math"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
@@ -40,6 +43,61 @@ func TestConfigDefaultsAreThoseDocumented(t *testing.T) {
 		require.Error(t, s.Close())
 		require.LessOrEqual(t, time.Since(start), documented.Linger)
 	})
+}
+
+// Each field may be as small and as large as its comment says, on every fabric.
+func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
+	if strconv.IntSize == 32 {
+		t.Skip("there are not as many addresses")
+	}
+	const (
+		largest = 1 << 30
+		longest = time.Duration(math.MaxInt64)
+	)
+	_, limits := budget.Process.State()
+	budget.Process.SetLimit(16 * largest)
+	t.Cleanup(func() { budget.Process.SetLimit(0) })
+	bounds := map[string]rconn.Config{
+		"RecvBuffer, least":      {RecvBuffer: 4 << 10},
+		"RecvBuffer, most":       {RecvBuffer: largest, HandshakeTimeout: time.Hour},
+		"SendBuffer, least":      {SendBuffer: 4 << 10},
+		"SendBuffer, most":       {SendBuffer: largest},
+		"SendBuffer, dedicated":  {RecvBuffer: 4 << 10, SendBuffer: largest, Dedicated: true},
+		"SendQueue, least":       {SendQueue: 16},
+		"SendQueue, most":        {SendQueue: 32768},
+		"RecvQueue, least":       {RecvQueue: 4},
+		"RecvQueue, most":        {RecvQueue: 32768},
+		"Links, most":            {Links: 64},
+		"KeepAlive, least":       {KeepAlive: time.Millisecond},
+		"KeepAlive, most":        {KeepAlive: longest},
+		"KeepAlive, none":        {KeepAlive: -1},
+		"Linger, least":          {Linger: 1},
+		"Linger, most":           {Linger: longest},
+		"HandshakeTimeout, most": {HandshakeTimeout: longest},
+		"LinkIdle, least":        {LinkIdle: 1},
+		"LinkIdle, most":         {LinkIdle: longest},
+		"ResumeTimeout, least":   {ResumeTimeout: 1},
+		"ResumeTimeout, most":    {ResumeTimeout: longest},
+		"BusyPoll, least":        {BusyPoll: 1},
+		"TrafficClass, least":    {TrafficClass: -1},
+		"TrafficClass, most":     {TrafficClass: 255},
+	}
+	test := func(t *testing.T, v venue) {
+		for name, cfg := range bounds {
+			t.Run(name, func(t *testing.T) {
+				if max(cfg.SendBuffer, cfg.RecvBuffer) == largest && (testing.Short() || limits.Registered < 4*largest) {
+					t.Skip("it takes 2 GiB, and time to fill them")
+				}
+				client, server := v.connect(t, &cfg, &cfg)
+				write(t, client, "x")
+				_, err := io.ReadFull(server, make([]byte, 1))
+				require.NoError(t, err)
+			})
+		}
+	}
+	t.Run("sim", func(t *testing.T) { test(t, venue{Fabric: sim.New(sim.Link{}), addr: simAddr}) })
+	t.Run("shm", func(t *testing.T) { test(t, shmVenue(t)) })
+	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
 }
 
 func requireRingMemory(t *testing.T, c *rconn.Config, wantFirst, wantMost int) {

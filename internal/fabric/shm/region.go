@@ -104,7 +104,7 @@ func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(
 // the shared file. Its pages are made once the ends are connected, so a connection
 // that is refused costs none.
 func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
-	if e.limits.RecvQueue == 0 || n <= 0 || n > maxRegion {
+	if e.limits.RecvQueue == 0 || n <= 0 { // how much is shared, registerShared bounds
 		return nil, fmt.Errorf("register %d bytes: %w", n, syscall.EINVAL)
 	}
 	n = pages(n)
