@@ -46,7 +46,8 @@ import (
 //	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
 //	syscall.ECONNABORTED    an operator has ended the connection: see ringnet kill
 //	syscall.ENETDOWN        this side's device is gone
-//	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost
+//	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost, or both ends
+//	                        have ended their directions
 //	syscall.EPROTO          the peer broke the protocol
 //
 // When the path or a device is lost, the connection waits for another before it fails: see

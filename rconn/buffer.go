@@ -32,12 +32,12 @@ type Buffer struct {
 // NewBuffer makes a Buffer for writing to c. size is in bytes, 1 at least, and is rounded up to
 // whole pages. The caller closes the Buffer. The error is a *net.OpError, with ENOMEM when a
 // memory limit of the process is reached. While the path to the peer is lost NewBuffer waits, as
-// a Write does (Config.ResumeTimeout).
+// a Write does (Config.ResumeTimeout); it fails as a Write does if nothing can be written any more.
 func (c *Conn) NewBuffer(size int) (*Buffer, error) {
 	if size <= 0 {
 		return nil, c.opError("buffer", fmt.Errorf("the buffer's size is %d: want 1 or more", size))
 	}
-	memory, err := c.stream.Link().NewBuffer(size)
+	memory, err := c.stream.NewBuffer(size)
 	if err != nil {
 		return nil, c.opError("buffer", err)
 	}

@@ -165,7 +165,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 // that many seconds at most. If sec is 0, Close does not wait: it discards the bytes, and the
 // peer gets ECONNRESET.
 func (c *Conn) SetLinger(sec int) error {
-	return c.set(func() {
+	return c.setOption(func() {
 		c.linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
 		if sec < 0 {
 			c.linger = c.usual
@@ -173,12 +173,18 @@ func (c *Conn) SetLinger(sec int) error {
 	})
 }
 
-// set makes a change, with mu held, or returns an error after Close.
-func (c *Conn) set(change func()) error {
+// set makes a change, or returns an error after Close. As with package net it names the local address
+// alone, but setOption, for what TCP has alone, both.
+func (c *Conn) set(change func()) error { return c.localError("set", c.ifOpen(change)) }
+
+func (c *Conn) setOption(change func()) error { return c.opError("set", c.ifOpen(change)) }
+
+// ifOpen calls change with mu held, unless Close was called.
+func (c *Conn) ifOpen(change func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return c.opError("set", net.ErrClosed)
+		return net.ErrClosed
 	}
 	change()
 	return nil
@@ -186,12 +192,16 @@ func (c *Conn) set(change func()) error {
 
 // CloseWrite ends the direction in which c writes: the peer reads the bytes that Write has
 // accepted and then io.EOF. CloseWrite does not wait, and c can still be read. A process that exits
-// has to call Close first.
-func (c *Conn) CloseWrite() error { return c.opError("close", c.stream.CloseWrite()) }
+// has to call Close first. Once the connection is lost, or both ends have ended their directions, the
+// error is ENOTCONN, as it is TCP's.
+func (c *Conn) CloseWrite() error { return c.halfError(c.stream.CloseWrite()) }
 
 // CloseRead makes Read return io.EOF from now on. Bytes that have arrived unread, and those that
-// still arrive, are dropped, so that the peer can go on writing.
-func (c *Conn) CloseRead() error { return c.opError("close", c.stream.CloseRead()) }
+// still arrive, are dropped, so that the peer can go on writing. It fails as CloseWrite does.
+func (c *Conn) CloseRead() error { return c.halfError(c.stream.CloseRead()) }
+
+// halfError is opError of a half-close.
+func (c *Conn) halfError(err error) error { return c.wrap("close", "shutdown", c.local, c.remote, err) }
 
 // Close ends the connection. Calls under way return net.ErrClosed. Close sends the bytes that
 // Write has accepted and the end of the stream, and waits until the peer's device has taken
@@ -225,12 +235,18 @@ func (c *Conn) Close() error {
 }
 
 // opError wraps what went wrong in op as package net would.
-func (c *Conn) opError(op string, err error) error {
+func (c *Conn) opError(op string, err error) error { return c.wrap(op, op, c.local, c.remote, err) }
+
+// localError is opError of an operation on this end alone, which package net names by its address.
+func (c *Conn) localError(op string, err error) error { return c.wrap(op, op, nil, c.local, err) }
+
+// wrap is opError, with the name of the system call that TCP would make, and the addresses.
+func (c *Conn) wrap(op, call string, source, addr net.Addr, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
 	if errno, ok := err.(syscall.Errno); ok {
-		err = os.NewSyscallError(op, errno)
+		err = os.NewSyscallError(call, errno)
 	}
-	return &net.OpError{Op: op, Net: c.local.Network(), Source: c.local, Addr: c.remote, Err: err}
+	return &net.OpError{Op: op, Net: c.local.Network(), Source: source, Addr: addr, Err: err}
 }

@@ -31,7 +31,8 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	}
 	f, ok := src.(io.ReadSeeker)
 	if !ok || !regular(f) {
-		return copying.To(c, r)
+		n, err := copying.To(c, r)
+		return n, c.opError("readfrom", err)
 	}
 	buf := pool.Get(copyLen)
 	defer pool.Put(buf)
@@ -75,7 +76,8 @@ func (c *Conn) writeRead(f io.ReadSeeker, buf []byte) (int, error) {
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	f, ok := w.(*os.File)
 	if !ok || !regular(f) {
-		return copying.From(w, c)
+		n, err := copying.From(w, c)
+		return n, c.opError("writeto", err)
 	}
 	n, err := pieces(func() (int, error) {
 		crossing.Acquire()

@@ -24,10 +24,10 @@ func (c *Conn) SetKeepAlivePeriod(time.Duration) error { return c.setNothing() }
 func (c *Conn) SetKeepAliveConfig(net.KeepAliveConfig) error { return c.setNothing() }
 
 // SetReadBuffer changes nothing: the ring grows by itself, to Config.RecvBuffer at most.
-func (c *Conn) SetReadBuffer(int) error { return c.setNothing() }
+func (c *Conn) SetReadBuffer(int) error { return c.set(func() {}) }
 
 // SetWriteBuffer changes nothing: Config.SendBuffer sets the size for the whole link.
-func (c *Conn) SetWriteBuffer(int) error { return c.setNothing() }
+func (c *Conn) SetWriteBuffer(int) error { return c.set(func() {}) }
 
-// setNothing returns an error after Close, as SetDeadline does.
-func (c *Conn) setNothing() error { return c.set(func() {}) }
+// setNothing returns an error after Close, as SetLinger does.
+func (c *Conn) setNothing() error { return c.setOption(func() {}) }

@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"bufio"
 	"errors"
 	"net"
 	"syscall"
@@ -41,13 +42,16 @@ func (r rawConn) Read(f func(fd uintptr) (done bool)) error {
 	if failed != nil {
 		err = failed
 	}
-	return r.c.peekError("raw-read", err)
+	if err == bufio.ErrBufferFull {
+		return err
+	}
+	return r.c.localError("raw-read", err)
 }
 
 func (r rawConn) Write(func(fd uintptr) (done bool)) error {
-	return r.c.opError("raw-write", errors.ErrUnsupported)
+	return r.c.localError("raw-write", errors.ErrUnsupported)
 }
 
 func (r rawConn) Control(func(fd uintptr)) error {
-	return r.c.opError("raw-control", errors.ErrUnsupported)
+	return r.c.localError("raw-control", errors.ErrUnsupported)
 }

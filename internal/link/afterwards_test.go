@@ -42,7 +42,7 @@ func TestABufferIsMadeDuringABreak(t *testing.T) {
 		endpointOf(c.link).Fail(fabric.ErrQueuePair)
 		time.Sleep(time.Second)
 		time.AfterFunc(3*time.Second, func() { n.Cut(false) })
-		b, err := c.link.NewBuffer(4096)
+		b, err := c.NewBuffer(4096)
 		require.NoError(t, err)
 		b.Close()
 	})

@@ -19,37 +19,58 @@ type Buffer struct {
 	closed bool
 }
 
-// NewBuffer registers memory for a buffer of the given size, in bytes. While the link has
-// no queue pair it waits.
-func (l *Link) NewBuffer(size int) (*Buffer, error) {
-	b, err := l.newBuffer(size)
+// NewBuffer registers memory for a buffer of the given size, in bytes, of which the stream, or another of
+// its link, can write. While the link has no queue pair it waits. It fails as Write does when nothing can
+// be written any more.
+func (s *Stream) NewBuffer(size int) (*Buffer, error) {
+	l := s.link
+	b, err := s.newBuffer(fabric.Pages(size))
 	if err != nil {
 		return nil, reclaimOn(err, l.holders(err))
 	}
 	return b, nil
 }
 
-func (l *Link) newBuffer(size int) (*Buffer, error) {
+func (s *Stream) newBuffer(n int) (*Buffer, error) {
+	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.awaitPath()
-	if l.stage != up {
-		return nil, l.cause
-	}
-	n := fabric.Pages(size)
-	if err := l.memory.account.Reserve(n); err != nil {
-		return nil, err
-	}
-	l.streams.owned++ // so the endpoint stays
-	memory, err := l.register(n, fabric.LocalWrite)
-	if err != nil {
+	for {
+		if err := s.awaitUp(); err != nil {
+			return nil, err
+		}
+		if err := l.memory.account.Reserve(n); err != nil {
+			return nil, err
+		}
+		l.streams.owned++ // so the endpoint stays
+		memory, err := l.register(n, fabric.LocalWrite)
+		if err == nil {
+			b := &Buffer{link: l, memory: memory, size: n}
+			l.send.buffers[b] = struct{}{}
+			return b, nil
+		}
 		l.streams.owned--
 		l.startIdleTimer()
-		return nil, err
+		if l.stage == up {
+			return nil, err
+		}
 	}
-	b := &Buffer{link: l, memory: memory, size: n}
-	l.send.buffers[b] = struct{}{}
-	return b, nil
+}
+
+// awaitUp waits while the link seeks another queue pair, and returns why nothing can be written on the
+// stream any more, or nil. Called with mu held, which it releases meanwhile.
+func (s *Stream) awaitUp() error {
+	l := s.link
+	for l.stage != up {
+		if err := s.writeError(); err != nil {
+			s.tell(err)
+			return err
+		}
+		l.path.settled.Wait()
+	}
+	err := s.writeError()
+	s.tell(err)
+	return err
 }
 
 // Bytes is the memory. It must not be written to while the buffer is handed over.

@@ -47,13 +47,17 @@ func (s *Stream) CloseRead() error {
 	return nil
 }
 
-// halfError is why half of the stream cannot be closed, or nil. Called with mu
-// held.
+// halfError is why half of the stream cannot be closed, or nil: as with TCP, nothing is left to close when
+// the connection is lost, or when either side has ended its direction. Called with mu held.
 func (s *Stream) halfError() error {
+	loss := s.lossError()
 	switch {
 	case s.use == orphaned:
 		return net.ErrClosed
-	case s.use == aborted, s.link.failed() != nil:
+	case s.use == aborted, loss != nil:
+		s.lossTold = true
+		return syscall.ENOTCONN
+	case s.ledger.Closing() && s.ledger.EndReceived() != 0:
 		return syscall.ENOTCONN
 	}
 	return nil
@@ -102,6 +106,7 @@ func (s *Stream) Close(linger time.Duration) error {
 	wasAborted := s.use == aborted
 	s.use = orphaned
 	s.wake()
+	l.path.settled.Broadcast() // for NewBuffer
 	l.mu.Unlock()
 	var lost error // why the connection had been lost before
 	s.dropInbox(func(unread int) {
@@ -197,6 +202,7 @@ func (s *Stream) Abort() error {
 	}
 	s.use = aborted
 	s.wake()
+	l.path.settled.Broadcast()
 	l.mu.Unlock()
 	s.dropInbox(func(int) {
 		s.drop()

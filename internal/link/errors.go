@@ -34,6 +34,10 @@ func notTaken(err error) error {
 	return &ProtocolError{err.Error()}
 }
 
+// errGivenUp is why a link has ended that this side has given up: it carried nothing, or its dial has
+// failed. It is not net.ErrClosed, which tells a program that it has closed a connection itself.
+var errGivenUp = fmt.Errorf("%w (the link was given up)", syscall.ECONNRESET)
+
 // lostError is why a link has ended: an errno that users of package net know, and the
 // fabric's own error.
 type lostError struct {

@@ -363,7 +363,7 @@ func (w *world) writeOneWayOrAnother(s *Stream, how int, p []byte, cut int, d *d
 		n, err := s.WriteBuffers(&v, d)
 		return int(n), err
 	case 1:
-		b, err := s.link.NewBuffer(len(p))
+		b, err := s.NewBuffer(len(p))
 		if err != nil {
 			return s.Write(p, d) // there is no memory, or the link has no queue pair
 		}

@@ -163,7 +163,7 @@ func TestNobodyElseWaitsForMemoryThatIsRegistered(t *testing.T) {
 			d := slowly(w.n, w.c[0].link)
 			made := make(chan error, 1)
 			go func() {
-				buffer, err := w.c[0].link.NewBuffer(1 << 20)
+				buffer, err := w.c[0].NewBuffer(1 << 20)
 				if err == nil {
 					buffer.Close()
 				}
@@ -296,7 +296,7 @@ func TestNobodyWaitsForADeviceThatRegisters(t *testing.T) {
 	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
 		buffers := make(chan *Buffer, 2)
 		for range cap(buffers) {
-			b, err := c.link.NewBuffer(4096)
+			b, err := c.NewBuffer(4096)
 			require.NoError(t, err)
 			buffers <- b
 		}

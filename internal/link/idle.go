@@ -2,7 +2,6 @@ package link
 
 import (
 	"errors"
-	"net"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -71,7 +70,7 @@ func (l *Link) idleTick() {
 	case !l.done() && l.disconnectedLately(&l.leaving.deferredSince):
 		l.leaving.timer.Reset(closeTimeout) // the peer's streams may not be over; the search ends at its own limit
 	default:
-		l.fail(net.ErrClosed)
+		l.fail(errGivenUp)
 		l.enter(closed) // the engine waits for nothing that has not completed
 		l.callWatcher()
 	}

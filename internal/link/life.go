@@ -1,7 +1,6 @@
 package link
 
 import (
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -129,7 +128,7 @@ func (l *Link) fail(cause error) {
 func (l *Link) Abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.fail(net.ErrClosed)
+	l.fail(errGivenUp)
 	l.path.settled.Broadcast()
 }
 
@@ -203,7 +202,7 @@ func (l *Link) OnEnd(f func()) {
 // queue pair when all of its receives have completed. Called with mu held.
 func (l *Link) advance() {
 	if g := &l.leaving; l.stage == up && g.received && l.streams.live.Load() == 0 && g.delivered(&l.send.slots) {
-		l.fail(net.ErrClosed)
+		l.fail(errGivenUp)
 	}
 	if l.stage != draining && l.stage != ending || l.qp.posted > 0 || l.send.posting {
 		return
@@ -248,7 +247,7 @@ func (l *Link) OnDown(f func(cause error)) {
 // sayDown calls what OnDown was given, unless it has been called. Called with mu held.
 func (l *Link) sayDown() {
 	cause := l.cause
-	if cause == net.ErrClosed || disconnected(cause) && l.leaving.begun() && l.streams.live.Load() == 0 {
+	if cause == errGivenUp || disconnected(cause) && l.leaving.begun() && l.streams.live.Load() == 0 {
 		cause = nil
 	}
 	for _, down := range l.down {

@@ -3,7 +3,6 @@ package link
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -69,7 +68,7 @@ func (l *Link) survivable(cause error) bool {
 		return false
 	}
 	var protocol *ProtocolError
-	return !errors.Is(cause, net.ErrClosed) && !errors.As(cause, &protocol)
+	return cause != errGivenUp && !errors.As(cause, &protocol)
 }
 
 // done reports whether neither side has anything more to send: no stream is left, and this side's

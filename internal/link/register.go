@@ -3,6 +3,7 @@ package link
 import (
 	"cmp"
 	"context"
+	"errors"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -98,6 +99,9 @@ func (l *Link) register(n int, a fabric.Access) (fabric.Memory, error) {
 	l.memory.registering.Done()
 	if err != nil {
 		l.memory.account.Release(n)
+	}
+	if errors.Is(err, fabric.ErrDeviceRemoved) {
+		l.changed(err) // Wait has yet to return it
 	}
 	return memory, err
 }
