@@ -105,6 +105,9 @@ func (s *Stream) Close(linger time.Duration) error {
 	}
 	wasAborted := s.use == aborted
 	s.use = orphaned
+	if linger == 0 || s.inbox.Len() > 0 && !s.inbox.taking {
+		s.closing.unread = true // it may be dropped as soon as more arrives
+	}
 	s.wake()
 	l.path.settled.Broadcast() // for NewBuffer
 	l.mu.Unlock()
@@ -115,7 +118,10 @@ func (s *Stream) Close(linger time.Duration) error {
 		if linger == 0 {
 			s.drop()
 		}
-		if s.closing.unread = unread > 0 || linger == 0; s.closing.unread {
+		if unread > 0 {
+			s.closing.unread = true
+		}
+		if s.closing.unread { // also by an Abort before
 			s.ledger.Reset()
 		} else {
 			s.ledger.CloseWrite()

@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"fmt"
+	"io"
 	"runtime"
 	"sync/atomic"
 	"syscall"
@@ -328,4 +329,76 @@ func TestALinkThatEndsDuringAPostGoesBehindIt(t *testing.T) {
 		_ = s.Close(0)
 		endAll(t, n)
 	})
+}
+
+// Bytes are unread when the owner closes, and more come before Close has dropped them, because a Read is
+// still under way.
+func TestCloseWithBytesUnreadResetsThoughMoreCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		require.NoError(t, writeAll(s, []byte("unread")))
+		synctest.Wait()
+		until := func(holds func() bool) { // a mutex that somebody waits for stops virtual time
+			for done := false; !done; runtime.Gosched() {
+				c.link.mu.Lock()
+				c.link.pollAndSend()
+				done = holds()
+				c.link.mu.Unlock()
+			}
+		}
+		until(func() bool { return c.inbox.Len() > 0 })
+		c.reading.Lock()
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(time.Second) }()
+		until(func() bool { return c.use == orphaned })
+		require.NoError(t, writeAll(s, []byte("more")))
+		until(func() bool { return c.ledger.Received() == uint64(len("unreadmore")) })
+		c.reading.Unlock()
+		require.NoError(t, <-closed)
+		time.Sleep(time.Second)
+		require.ErrorIs(t, writeAll(s, []byte("x")), syscall.ECONNRESET)
+		endAll(t, n, c, s)
+	})
+}
+
+// How a stream ends is decided once: an end that says less, and comes later, changes nothing, though the
+// peer has not been told yet.
+func TestAStrongerEndOutlivesAWeakerOne(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, c *Stream){
+		"Abort": func(t *testing.T, c *Stream) { require.NoError(t, c.Abort()) },
+		"Abort and Close": func(t *testing.T, c *Stream) {
+			require.NoError(t, c.Abort())
+			require.NoError(t, c.Close(time.Millisecond))
+		},
+		"CloseWrite, Abort and Close": func(t *testing.T, c *Stream) {
+			require.NoError(t, c.CloseWrite())
+			require.NoError(t, c.Abort())
+			require.NoError(t, c.Close(time.Millisecond))
+		},
+		"Close without linger": func(t *testing.T, c *Stream) { require.NoError(t, c.Close(0)) },
+		"CloseRead, and Close without linger": func(t *testing.T, c *Stream) {
+			require.NoError(t, c.CloseRead())
+			require.NoError(t, c.Close(0))
+		},
+		"Close with bytes unread": func(t *testing.T, c *Stream) { _ = c.Close(time.Millisecond) },
+	} {
+		for _, seeking := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, while the link seeks: %t", name, seeking), func(t *testing.T) {
+				resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+					require.NoError(t, writeAll(s, []byte("unread")))
+					time.Sleep(time.Second)
+					n.Cut(seeking)
+					time.Sleep(10 * time.Second)
+					require.Equal(t, seeking, c.link.Info().Seeking)
+					end(t, c)
+					n.Cut(false)
+					time.Sleep(10 * time.Second)
+					require.ErrorIs(t, writeAll(s, []byte("x")), syscall.ECONNRESET)
+					_, err := s.Read(make([]byte, 1), unlimited())
+					require.Contains(t, []error{syscall.ECONNRESET, io.EOF}, err) // io.EOF behind FIN
+				})
+			})
+		}
+	}
 }
