@@ -12,7 +12,7 @@ GOSRC    = $(shell $(GO) env GOROOT)/src
 SUITE = -run "$$(tools/rdmatests.sh . rconn)" . ./rconn
 
 # Modules besides the root, whose heavy dependencies are theirs alone.
-MODULES := internal/perf tools/softroce tools/idealcard tools/release cmd/ringnet metrics grpcnet interop examples benchmarks
+MODULES := internal/perf tools/softroce tools/idealcard tools/release cmd/ringnet metrics grpcnet rdmaudp interop examples benchmarks
 
 # Under the race detector a program sleeps for a second before it exits, for goroutines that go on.
 # Tests have none by then, and start hundreds of programs.
@@ -163,6 +163,7 @@ programs:
 	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -race -count=1 -parallel 8 ./...
 	cd cmd/ringnet && $(TEST) -count=1 -run TenThousand .
 	cd metrics && $(TEST) -race -count=1 ./...
+	cd rdmaudp && $(TEST) -race -count=1 ./...
 	cd grpcnet && $(TEST) -count=1 ./... # soak has the race detector for it, and for interop
 	cd tools/softroce && $(TEST) -race -count=1 ./...
 	cd tools/idealcard && $(TEST) -count=1 -parallel 4 -skip '^TestManners$$' ./...
@@ -189,18 +190,17 @@ CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestLockedMemoryIsUsedUp|^T
 INFINIBAND_LACKS = Packet|Datagram|Group
 test-card: $(CARD) bin/cpeer
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
-	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration ./internal/autoudp
+	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration
+	cd rdmaudp && $(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)' . ./examples/feed
 	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/integration
 	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
-	$(TEST_RDMA) $(ON_INFINIBAND) $(SUITE) -skip '$(INFINIBAND_LACKS)|$(CARD_LACKS)'
-	$(TEST_RDMA) $(ON_INFINIBAND) -skip '$(INFINIBAND_LACKS)|$(CARD_LACKS)|/^shm$$' ./internal/integration
+	$(TEST_RDMA) $(ON_INFINIBAND) $(SUITE) -skip '$(CARD_LACKS)'
+	$(TEST_RDMA) $(ON_INFINIBAND) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration
 	$(TEST_RDMA) $(RNR_ON_INFINIBAND) -skip '$(INFINIBAND_LACKS)|^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
 	cd metrics && $(TEST_RDMA) $(ON_CARD) -skip '$(CARD_LACKS)' ./...
 	cd grpcnet && $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
 	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' -skip '$(CARD_LACKS)' .
-	cd examples && $(GO) build -o ../bin/examples/ ./feed ./http3/... && $(GO) build -o ../bin/examples/ $(GOSRC)/crypto/tls/generate_cert.go
-	cd examples && $(TEST_RDMA) $(ON_CARD) -run '(HTTP3|Feed)/^rdma$$' .
 	$(MAKE) hours-card HOURS=0.004 SEED=1 RACE=-race
 	$(MAKE) soak-ports DURATION=8s SEED=1 RACE=-race
 	$(MAKE) test-manners
@@ -209,11 +209,13 @@ test-card: $(CARD) bin/cpeer
 # The suites once more on a real kernel's RDMA stack, and between two machines on one cable. Under
 # the race detector they run natively: see test-card.
 test-rdma: rdma-suites
-	$(SOFTROCE) -timeout 30m -- tools/rdmasuites.sh root rconn integration verbs interop metrics command
+	$(SOFTROCE) -timeout 30m -- tools/rdmasuites.sh root rconn integration verbs rdmaudp interop metrics command
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
-		bin/hwcounters bin/rdma/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown|TestDatagramsDeviceRemoved'
+		bin/hwcounters bin/rdma/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
+	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
+		bin/rdma/rdmaudp.test -test.timeout 120s -test.run TestDatagramsDeviceRemoved
 	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/hwcounters bin/rdma/integration.test -test.run TestNodes
-	$(SOFTROCE) -nodes 2 -timeout 5m -- bin/rdma/integration.test -test.run TestDatagramsBetweenNodes
+	$(SOFTROCE) -nodes 2 -timeout 5m -- bin/rdma/rdmaudp.test -test.run TestDatagramsBetweenNodes
 	$(SOFTROCE) -nodes 2 -cables 2 -timeout 10m -- bin/hwcounters bin/rdma/integration.test \
 		-test.run 'TestMatrix/^(cable_1_out_for_5_s|both_cables_out_for_5_s|the_listener_killed|the_listener.s_node_without_power_for_a_while)$$'
 
@@ -227,8 +229,7 @@ rdma-suites: $(SOFTROCE) bin/hwcounters bin/cpeer
 	$(GO) test -c -o bin/rdma/ ./rconn ./internal/integration ./internal/fabric/verbs
 	cd interop && $(GO) test -c -o ../bin/rdma/interop.test .
 	cd metrics && $(GO) test -c -o ../bin/rdma/metrics.test .
-	cd examples && $(GO) test -c -o ../bin/rdma/examples.test .
-	cd examples && $(GO) build -o ../bin/examples/ ./feed ./http3/... && $(GO) build -o ../bin/examples/ $(GOSRC)/crypto/tls/generate_cert.go
+	cd rdmaudp && $(GO) test -c -o ../bin/rdma/rdmaudp.test . && $(GO) test -c -o ../bin/rdma/feed.test ./examples/feed
 	cd cmd/ringnet && $(GO) test -c -o ../../bin/rdma/command.test .
 
 # Sixteen connections of all kinds, and sixteen of TCP beside them, through each of
@@ -266,7 +267,7 @@ soak: rdma-suites
 	cd tools/idealcard && $(GO) test -count=10 -timeout 60m -run '^TestManners$$' .
 	cd tools/softroce && SOFTROCE_TEST_GUESTS=1 $(GO) test -count=1 -timeout 30m .
 	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
-	$(SOFTROCE) -timeout 2h -- tools/rdmasuites.sh root rconn integration verbs examples
+	$(SOFTROCE) -timeout 2h -- tools/rdmasuites.sh root rconn integration verbs rdmaudp feed
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -tags etcd -count=3 ./...
 	cd grpcnet && $(TEST) -race -count=3 ./...
 	tools/grpctests.sh tcp && tools/grpctests.sh auto

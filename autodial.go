@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hostport"
 	"github.com/ringnet/ringnet/internal/netns"
 )
 
@@ -31,7 +32,7 @@ func (d *Dialer) dialAuto(ctx context.Context, n network, address string) (*Auto
 		return nil, nil, err
 	}
 	tcp := d.netDialer()
-	local, err := addrPort(tcp.LocalAddr)
+	local, err := hostport.LocalAddrPort(tcp.LocalAddr)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -42,7 +43,7 @@ func (d *Dialer) dialAuto(ctx context.Context, n network, address string) (*Auto
 	if err != nil {
 		return nil, nil, err
 	}
-	remotes, err := n.resolve(ctx, cmp.Or(tcp.Resolver, net.DefaultResolver), address, n.loopback())
+	remotes, err := n.family.Resolve(ctx, cmp.Or(tcp.Resolver, net.DefaultResolver), "tcp", address, n.family.Loopback())
 	if err != nil {
 		return nil, nil, err
 	}

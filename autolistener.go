@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hostport"
 )
 
 // AutoListener accepts connections of the network "auto": over TCP, and over each better
@@ -33,7 +34,7 @@ func (lc *ListenConfig) listenAuto(ctx context.Context, n network, address strin
 	if err != nil {
 		return nil, nil, err
 	}
-	if l.listener, addr, err = cfg.Listen(ctx, n.family, addr); err != nil {
+	if l.listener, addr, err = cfg.Listen(ctx, string(n.family), addr); err != nil {
 		return nil, fabric.NewAddr("auto", addr), withReasons(err)
 	}
 	return l, nil, nil
@@ -52,7 +53,7 @@ func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
 		l.listener, err = cfg.ListenOn(tcp)
 	}
 	if err != nil {
-		addr, _ := addrPort(tcp.Addr()) // which is a *net.TCPAddr
+		addr, _ := hostport.LocalAddrPort(tcp.Addr()) // which is a *net.TCPAddr
 		return nil, opError("listen", "auto", nil, fabric.NewAddr("auto", addr), withReasons(err))
 	}
 	return l, nil
@@ -80,7 +81,7 @@ func (lc *ListenConfig) auto(l *AutoListener) (*auto.ListenConfig, error) {
 		Wrap:     func(c *net.TCPConn) auto.Conn { return l.trace.newTCPConn(c, false) },
 		Offer: func(name, family string, addr netip.AddrPort, to *auto.Listener) (*auto.Part, error) {
 			n := networks[name].here()
-			n.family = family
+			n.family = hostport.Family(family)
 			better, err := lc.listen(n, addr, most, arrivals{
 				queue:  to.Queue,
 				accept: to.AcceptLink,
@@ -175,6 +176,6 @@ func (l *AutoListener) Close() error { return l.opError("close", l.listener.Clos
 
 // opError wraps what went wrong in an operation of the listener.
 func (l *AutoListener) opError(op string, err error) error {
-	addr, _ := addrPort(l.Addr()) // which is a *net.TCPAddr
+	addr, _ := hostport.LocalAddrPort(l.Addr()) // which is a *net.TCPAddr
 	return opError(op, "auto", nil, fabric.NewAddr("auto", addr), err)
 }

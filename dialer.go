@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hostport"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -146,8 +147,6 @@ type Dialer struct {
 //
 //   - auto, auto4, auto6: the net.Conn is an *[AutoConn].
 //   - rdma, rdma4, rdma6, shm: it is a *[Conn], or an *AutoConn for [Dialer].ForTCP.
-//   - rdma-udp, rdma-udp4, rdma-udp6, shm-udp, auto-udp, auto-udp4, auto-udp6: it is a *[PacketConn],
-//     and nothing is sent yet.
 //
 // The address has the form "host:port", as for net.Dial. The host is a name or an IP address,
 // with a zone where it needs one; without a host it is this host. The port is a number or the
@@ -202,8 +201,6 @@ func (d *Dialer) dialNamed(ctx context.Context, asked, address string) (c net.Co
 		if err = unknownNetwork(network); network != asked {
 			err = fmt.Errorf("Dialer.ForTCP is %q, which does not go with %s: %w", d.ForTCP, asked, err)
 		}
-	case n.ofDatagrams():
-		c, addr, err = d.dialPacket(ctx, n, address)
 	case n.carrier == overAuto:
 		c, addr, err = d.dialAuto(ctx, n, address)
 		countDial(n.name, c, err)
@@ -265,10 +262,10 @@ func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, ne
 
 // resolve returns the address to dial from, and those to dial in the order to try them.
 func (d *Dialer) resolve(ctx context.Context, n network, address string) (local netip.AddrPort, remotes []netip.AddrPort, err error) {
-	if local, err = addrPort(d.LocalAddr); err != nil {
+	if local, err = hostport.LocalAddrPort(d.LocalAddr); err != nil {
 		return local, nil, err
 	}
-	remotes, err = n.resolve(ctx, cmp.Or(d.Resolver, net.DefaultResolver), address, n.loopback())
+	remotes, err = n.family.Resolve(ctx, cmp.Or(d.Resolver, net.DefaultResolver), "tcp", address, n.family.Loopback())
 	return local, remotes, err
 }
 

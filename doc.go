@@ -21,25 +21,14 @@
 //	rdma6  the same, IPv6 only
 //	shm    shared memory, to a process of this host; needs no hardware
 //
-// For datagrams there are other networks, which Dial and [ListenPacket] know; see Datagrams
-// below:
-//
-//	rdma-udp   unreliable datagrams (UD) over a RoCE device, IPv4 or IPv6
-//	rdma-udp4  the same, IPv4 only
-//	rdma-udp6  the same, IPv6 only
-//	shm-udp    shared memory, between processes of this host
-//	auto-udp   the better of the two that leads to the process that UDP leads to, else UDP;
-//	           auto-udp4 and auto-udp6 the same, IPv4 or IPv6 only
-//
 // Addresses are host:port, with names of hosts and services as in package net. The network that
 // carries a connection is what its method Carrier returns. Dial and Accept return
 //
 //   - a *[Conn] on rdma and shm,
 //   - an *[AutoConn] on auto, which wraps a *Conn or, over TCP, a *net.TCPConn,
-//   - a *[PacketConn] on the networks of datagrams.
 //
-// [Conn], [Buffer] and [PacketConn] are types of packages rconn and internal/pconn, whose
-// documentation has each method in full.
+// [Conn] and [Buffer] are types of package rconn, whose documentation has each method in full.
+// Datagrams are in a module of their own, github.com/ringnet/ringnet/rdmaudp.
 //
 // # auto
 //
@@ -106,42 +95,6 @@
 // user, by [ListenConfig].TrustUser, and the dialer the listener's, by [Dialer].TrustUser, unless
 // that is root.
 //
-// # Datagrams
-//
-// [ListenPacket], and Dial on the same networks, return a [PacketConn]. It is a net.PacketConn
-// and a net.Conn, and has ReadFromUDPAddrPort and WriteToUDPAddrPort as a *net.UDPConn, and
-// ReadBatch and WriteBatch as golang.org/x/net/ipv4 has them. Its addresses are of type [Addr],
-// or *net.UDPAddr on auto-udp, and it sends to either. Ports are separate from those of connections,
-// as UDP's are from TCP's; those of auto-udp are UDP's. docs/migrate.md lists the differences from UDP.
-//
-// A datagram arrives whole or not at all, and never before an earlier one from the same sender
-// to the same address. It has at most [pconn.Conn.MaxMessage] bytes: 4088 over shm; over rdma
-// the MTU of the device's port less 8, which is 1016 where Ethernet's MTU is 1500; 65507 on
-// auto-udp, where those that are too long for the others go by UDP. A longer one
-// fails with syscall.EMSGSIZE, for nothing is sent in fragments.
-//
-// A datagram is lost when its receiver has no room for it. A receiver has room for 256 unread
-// datagrams, 1 MiB; [pconn.Conn.SetReadBuffer] changes that. [PacketStats] counts what was lost,
-// at both ends.
-//
-//   - Over shm the receiver has this room for each sender separately, so a sender that floods
-//     does no harm to others, and nothing else is lost while both processes live. It is the
-//     receiver's memory, within the limit of [SetMemoryLimit]; when there is no more, the
-//     receiver refuses further senders.
-//   - Over rdma all senders share this room, which is pinned memory of the receiver for each
-//     port of a device that the address belongs to, and the network may lose datagrams.
-//
-// A Write does not wait for the receiver. The first datagram to an address is sent when its
-// receiver has been found, well under a millisecond later. Close waits for that, a second at
-// most; a program that exits without Close may exit before. Over rdma Close also tells those who
-// send to the PacketConn, so that their next datagrams go to the next owner of the address.
-//
-// [ListenMulticast] and [pconn.Conn.JoinGroup] receive what is sent to a group: a multicast
-// address and a port, to which any PacketConn may send. A member has a separate queue for each
-// group. Over rdma groups are of IPv4. Over shm a group is of one host and network namespace,
-// whatever the interface; its members have a queue for each sender, and there are at most 256
-// of them.
-//
 // # What is as in package net, and what is not
 //
 // Deadlines, half-closes and linger work as documented in package net. Several goroutines may
@@ -192,7 +145,7 @@
 //
 // # Memory
 //
-// The memory that links and PacketConns register, for a device or to share it, stays within a
+// The memory that links register, for a device or to share it, stays within a
 // limit of the process; see [SetMemoryLimit]. A connection begins with a ring of 16 KiB. The ring
 // grows while the connection is busy and there is memory, and shrinks when it is idle
 // ([Config].RecvBuffer, [Config].LinkIdle).

@@ -16,7 +16,7 @@ import (
 
 // guides are the documents for operators and newcomers. The tests here require that
 // whatever these name exists.
-var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/reliability.md", "docs/security.md", "docs/troubleshoot.md"}
+var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/reliability.md", "docs/security.md", "docs/troubleshoot.md", "rdmaudp/README.md"}
 
 // overEachGuide runs a test with the text of each guide.
 func overEachGuide(t *testing.T, test func(t *testing.T, text string)) {
@@ -97,7 +97,7 @@ func TestEveryClaimOfTheSecurityDocumentHasItsTest(t *testing.T) {
 // documents returns the paths of all documents.
 func documents(t *testing.T) (paths []string) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", ".github/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "rdmaudp/*.md", ".github/*/*.md"} {
 		found, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		require.NotEmpty(t, found, pattern)

@@ -152,8 +152,7 @@ type Path = link.Path
 // these are closed.
 func Links() []LinkInfo { return link.List() }
 
-// MemoryInfo has the memory, in bytes, that the links and PacketConns of this process have
-// registered, and what they may register. Registered memory is pinned for a device, with the
+// MemoryInfo has the memory, in bytes, that the links of this process have registered, and what they may register. Registered memory is pinned for a device, with the
 // device's queues as far as their size is known (see [link.Config.PinnedMemory]), or shared
 // with another process.
 type MemoryInfo struct {
@@ -163,23 +162,18 @@ type MemoryInfo struct {
 	// Locked is the part of Used that is pinned for devices. LockedLimit is its limit,
 	// RLIMIT_MEMLOCK, or math.MaxInt for a process that has CAP_IPC_LOCK.
 	Locked, LockedLimit int
-
-	// Datagrams is the part of Used that PacketConns have.
-	Datagrams int
 }
 
-// Memory returns how much memory the links of this process use, and its PacketConns for
-// datagrams that wait to be read. Rings grow until seven eighths of a limit are in use; the
+// Memory returns how much memory the links of this process use. Rings grow until seven eighths of a limit are in use; the
 // rest is for new links and connections. When a limit is reached, idle links end and idle rings
 // shrink. A Dial that still finds no memory fails, with an error that has the figures; on
-// "auto" it takes TCP instead. ListenPacket over rdma fails so, too, and a PacketConn refuses
-// senders for whom there is no memory (see [PacketConn].SetReadBuffer).
+// "auto" it takes TCP instead.
 func Memory() MemoryInfo {
 	used, limits := budget.Process.State()
-	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked, used.Datagrams}
+	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked}
 }
 
-// SetMemoryLimit sets how many bytes the links and PacketConns of this process may register.
+// SetMemoryLimit sets how many bytes the links of this process may register.
 // 0 or less means the default: a quarter of the machine's memory, or of what the control group
 // allows (memory.max, memory.high) if that is less. What is registered already stays. It may
 // be called at any time, by several goroutines at once.

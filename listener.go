@@ -16,8 +16,8 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// ListenConfig has the options of Listen and ListenPacket. The zero ListenConfig means the
-// defaults. A ListenConfig may be used by several goroutines at once, and must not change
+// ListenConfig has the options of Listen. The zero ListenConfig means the defaults. A
+// ListenConfig may be used by several goroutines at once, and must not change
 // while it is used.
 type ListenConfig struct {
 	// TrustUser decides whether shm accepts a dialer of another user than this process's.
@@ -82,11 +82,11 @@ func Listen(network, address string) (net.Listener, error) {
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
 	address = cmp.Or(address, ":0") // as net.Listen has it
 	var addr net.Addr
-	n, unknown := lookup(network, false)
+	n, known := networks[network]
 	n = n.here()
 	switch {
-	case unknown != nil:
-		err = unknown
+	case !known:
+		err = unknownNetwork(network)
 	case n.carrier == overAuto:
 		l, addr, err = lc.listenAuto(ctx, n, address)
 	default:
@@ -139,7 +139,7 @@ func (lc *ListenConfig) listen(n network, addr netip.AddrPort, most places, arri
 	if err != nil {
 		return nil, err
 	}
-	fl, err := f.Listen(n.listenOn(addr), most.maxLinks)
+	fl, err := f.Listen(n.family.ListenOn(addr), most.maxLinks)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -82,36 +81,6 @@ func TestMemoryLimitFailsDials(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
 	})
-}
-
-// PacketConns are counted, and their memory has a figure of its own, which is no part of that of links.
-func TestTotalsAndMemoryOfDatagrams(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("shm is Linux's")
-	}
-	limitMemory(t, 0)
-	before := Totals()["shm-udp"].Datagrams
-	receiver, err := ListenPacket("shm-udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	c, err := Dial("shm-udp", receiver.LocalAddr().String())
-	require.NoError(t, err)
-	write(t, c, "five5")
-	_, _, err = receiver.ReadFrom(make([]byte, 10))
-	require.NoError(t, err)
-	m := Memory()
-	require.GreaterOrEqual(t, m.Datagrams, 1<<20)
-	require.Equal(t, m.Used, m.Datagrams)
-	for range 2 { // while the sockets are open, and when they are closed
-		hang.Unless(t, func() bool { return Totals()["shm-udp"].Datagrams.BytesSent > before.BytesSent }) // counted last; the server may be faster
-		now := Totals()["shm-udp"].Datagrams
-		require.EqualValues(t, 1, now.Sent-before.Sent)
-		require.EqualValues(t, 1, now.Received-before.Received)
-		require.EqualValues(t, 5, now.BytesSent-before.BytesSent)
-		require.EqualValues(t, 5, now.BytesReceived-before.BytesReceived)
-		_ = c.Close()
-		_ = receiver.Close()
-	}
-	require.Zero(t, Memory().Datagrams)
 }
 
 // Where rings cannot grow, traffic goes on in the small ones.

@@ -17,6 +17,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/hostport"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -202,7 +203,7 @@ func claim(ctx context.Context, f fabric.Fabric, to netip.AddrPort, port uint16,
 // rawDial claims a port, and ends the link.
 func rawDial(t *testing.T, f fabric.Fabric, to net.Addr, port uint16, answered func() error) error {
 	t.Helper()
-	remote, err := addrPort(to)
+	remote, err := hostport.LocalAddrPort(to)
 	require.NoError(t, err)
 	s, err := claim(t.Context(), f, remote, port, answered)
 	if err == nil {

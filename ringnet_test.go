@@ -19,6 +19,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hostport"
 )
 
 // host is where a test listens: a network's name and a host of that network.
@@ -40,7 +41,7 @@ func overEachNetwork(t *testing.T, test func(t *testing.T, h host)) {
 
 // simulate makes the networks "sim", "sim4" and "sim6" for the length of a test.
 func simulate(t *testing.T, n *sim.Network) {
-	for name, family := range map[string]string{"sim": "ip", "sim4": "ip4", "sim6": "ip6"} {
+	for name, family := range map[string]hostport.Family{"sim": "ip", "sim4": "ip4", "sim6": "ip6"} {
 		addNetwork(t, name, network{carrier: &carrier{name: "sim", open: opens(n)}, family: family})
 	}
 }

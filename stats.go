@@ -10,7 +10,6 @@ import (
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/internal/pconn"
 )
 
 // Stats counts what one connection has done: [rconn.Conn.Stats] and [AutoConn.Stats] return it.
@@ -84,14 +83,10 @@ type NetworkTotals struct {
 	// have ended for another cause than having nothing more to carry.
 	LinksMade uint64
 	LinksLost map[ReasonCode]uint64
-
-	// Datagrams is the sum of all PacketConns, with those that are closed.
-	Datagrams PacketStats
 }
 
 // Totals returns what this process has done over each network since it started. The keys are
-// "shm", "rdma" and "tcp"; "auto" for what concerns none of these; and "shm-udp",
-// "rdma-udp" and "auto-udp", which alone have Datagrams. A network that was not used is absent. TCP counts
+// "shm", "rdma" and "tcp"; and "auto" for what concerns none of these. A network that was not used is absent. TCP counts
 // connections of "auto" alone. The map is the caller's. For memory see [Memory].
 func Totals() map[string]NetworkTotals {
 	all := totals.snapshot()
@@ -100,11 +95,6 @@ func Totals() map[string]NetworkTotals {
 		t.BytesSent, t.BytesReceived = carried.BytesSent, carried.BytesReceived
 		t.MessagesSent, t.MessagesReceived = carried.MessagesSent, carried.MessagesReceived
 		t.LinksMoved = carried.Moves
-		all[network] = t
-	}
-	for network, datagrams := range pconn.Totals() {
-		t := all[network]
-		t.Datagrams = datagrams
 		all[network] = t
 	}
 	sent, received := auto.TCPBytes()

@@ -195,30 +195,3 @@ func TestTCPLeadsWhereNoGoroutineCan(t *testing.T) {
 	})
 	requireNothingElse(t, here)
 }
-
-// Datagrams of shm and rdma, for which goroutines look, are those of the process's namespace.
-func TestDatagramsOfAnotherNamespaceGoByUDP(t *testing.T) {
-	if !inNamespaceOf(t, "10.1.0.1/32") {
-		return
-	}
-	pod := newElsewhere(t, "10.1.0.1/32")
-	here, err := ListenPacket("auto-udp", shared)
-	require.NoError(t, err)
-	defer here.Close()
-	pod.do(func() {
-		_, err := ListenPacket("shm-udp", shared)
-		require.ErrorContains(t, err, "network namespace")
-		there, err := ListenPacket("auto-udp", shared)
-		require.NoError(t, err)
-		defer there.Close()
-		c := dial(t, &Dialer{}, "auto-udp", shared)
-		write(t, c, "hello")
-		b := make([]byte, 10)
-		n, _, err := there.ReadFrom(b)
-		require.NoError(t, err)
-		require.Equal(t, "hello", string(b[:n]))
-	})
-	require.NoError(t, here.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, _, err = here.ReadFrom(make([]byte, 1))
-	require.ErrorContains(t, err, "timeout")
-}

@@ -2,8 +2,7 @@
 // one command that its first lines say:
 //
 //	http        a file server and its client, with nothing but net/http
-//	http3       a file server and its client by HTTP/3, over datagrams: quic-go
-//	feed        prices for a group, with gaps reported: multicast
+//	copy        a file, with its SHA-256 checked at the other end
 //	activation  a server that systemd restarts without downtime
 //
 // Smaller ones, among them crypto/tls on top, are those of package ringnet's documentation; those of

@@ -3,19 +3,14 @@ module github.com/ringnet/ringnet/examples
 go 1.26.0
 
 require (
-	github.com/quic-go/quic-go v0.65.0
 	github.com/ringnet/ringnet v0.0.0
 	github.com/stretchr/testify v1.12.1
 )
 
 require (
 	github.com/libp2p/go-buffer-pool v0.1.0 // indirect
-	github.com/quic-go/qpack v0.6.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/crypto v0.55.0 // indirect
-	golang.org/x/net v0.58.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
-	golang.org/x/text v0.41.0 // indirect
 )
 
 replace github.com/ringnet/ringnet => ../

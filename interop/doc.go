@@ -9,6 +9,4 @@
 //
 // With RINGNET_REQUIRE_RDMA in the environment a missing device is a failure,
 // with RINGNET_REQUIRE_PROGRAMS or CI a missing redis-server or PostgreSQL is.
-//
-// Package quicnet runs quic-go's over datagrams, over shm-udp alone.
 package interop

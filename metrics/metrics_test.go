@@ -89,7 +89,6 @@ func requireCounted(t *testing.T, network, host string) {
 	for name, want := range map[string]float64{
 		"ringnet_memory_used_bytes":         float64(m.Used),
 		"ringnet_memory_limit_bytes":        float64(m.Limit),
-		"ringnet_memory_datagrams_bytes":    float64(m.Datagrams),
 		"ringnet_locked_memory_used_bytes":  float64(m.Locked),
 		"ringnet_locked_memory_limit_bytes": limit(m.LockedLimit),
 	} {
@@ -139,10 +138,6 @@ func TestEachCounterIsEmitted(t *testing.T) {
 			LinksMade:  9,
 			LinksMoved: 10, LinksLost: counts("unreachable"),
 		},
-		"rdma-udp": {Datagrams: ringnet.PacketStats{
-			Sent: 1, Received: 2, BytesSent: 3, BytesReceived: 4,
-			Missed: 5, Refused: 6, Unreachable: 7, Dropped: 8, Foreign: 9, ByUDP: 10,
-		}},
 		"tcp":  {ListenerStats: ringnet.ListenerStats{FellBack: 10}},
 		"auto": {DialsFailed: counts("unreachable")},
 	}
@@ -178,16 +173,6 @@ func TestEachCounterIsEmitted(t *testing.T) {
 		"ringnet_links_made_total rdma":                      9,
 		"ringnet_links_moved_total rdma":                     10,
 		"ringnet_links_lost_total rdma unreachable":          20,
-		"ringnet_datagrams_sent_total rdma-udp":              1,
-		"ringnet_datagrams_received_total rdma-udp":          2,
-		"ringnet_datagrams_sent_bytes_total rdma-udp":        3,
-		"ringnet_datagrams_received_bytes_total rdma-udp":    4,
-		"ringnet_datagrams_missed_total rdma-udp":            5,
-		"ringnet_datagrams_refused_total rdma-udp":           6,
-		"ringnet_datagrams_unreachable_total rdma-udp":       7,
-		"ringnet_datagrams_dropped_total rdma-udp":           8,
-		"ringnet_datagrams_foreign_total rdma-udp":           9,
-		"ringnet_datagrams_by_udp_total rdma-udp":            10,
 	}, got)
 }
 

@@ -14,11 +14,10 @@ var (
 	linksSeeking    = process.gauge("links_seeking", "Links that have lost their queue pair and seek another, while their connections wait.", "network")
 	linkConnections = process.gauge("link_connections", "Connections that links carry at the moment.", "network")
 
-	memoryUsed        = process.gauge("memory_used_bytes", "Memory that links and PacketConns have registered.")
-	memoryLimit       = process.gauge("memory_limit_bytes", "Memory that links and PacketConns may register.")
-	memoryDatagrams   = process.gauge("memory_datagrams_bytes", "Memory that PacketConns have of what is registered.")
-	lockedMemoryUsed  = process.gauge("locked_memory_used_bytes", "Memory that links and PacketConns have locked (pinned) for RDMA devices.")
-	lockedMemoryLimit = process.gauge("locked_memory_limit_bytes", "Memory that links and PacketConns may lock (pin) for RDMA devices; infinite without a limit.")
+	memoryUsed        = process.gauge("memory_used_bytes", "Memory that links have registered.")
+	memoryLimit       = process.gauge("memory_limit_bytes", "Memory that links may register.")
+	lockedMemoryUsed  = process.gauge("locked_memory_used_bytes", "Memory that links have locked (pinned) for RDMA devices.")
+	lockedMemoryLimit = process.gauge("locked_memory_limit_bytes", "Memory that links may lock (pin) for RDMA devices; infinite without a limit.")
 )
 
 var (
@@ -42,24 +41,8 @@ var (
 	linksLost  = process.counter("links_lost", "Links that have ended although they were needed, by the code of the reason.", "network", "code")
 )
 
-var (
-	datagramsSent         = process.counter("datagrams_sent", "Datagrams that have left.", "network")
-	datagramsReceived     = process.counter("datagrams_received", "Datagrams that were read.", "network")
-	datagramBytesSent     = process.counter("datagrams_sent_bytes", "Bytes of datagrams that have left.", "network")
-	datagramBytesReceived = process.counter("datagrams_received_bytes", "Bytes of datagrams that were read.", "network")
-	datagramsMissed       = process.counter("datagrams_missed", "Datagrams to this process that have not arrived, as the numbers of those that follow them show.", "network")
-	datagramsRefused      = process.counter("datagrams_refused", "Datagrams that their receiver is known to have had no room for.", "network")
-	datagramsUnreachable  = process.counter("datagrams_unreachable", "Datagrams to an address at which no receiver was found.", "network")
-	datagramsDropped      = process.counter("datagrams_dropped", "Datagrams for which there was no room while their receiver was being looked for.", "network")
-	datagramsByUDP        = process.counter("datagrams_by_udp", "Datagrams of auto-udp that have been sent by UDP.", "network")
-	datagramsForeign      = process.counter("datagrams_foreign", "Datagrams that were not ringnet's, or not from the address that was dialed.", "network")
-)
-
 // linkNetworks are those that have links. Auto has TCP besides.
 var linkNetworks = []string{"shm", "rdma"}
-
-// packetNetworks are those that have datagrams.
-var packetNetworks = []string{"shm-udp", "rdma-udp", "auto-udp"}
 
 func readProcess(emit emitter) {
 	emitTotals(emit, ringnet.Totals())
@@ -83,19 +66,6 @@ func emitTotals(emit emitter, totals map[string]ringnet.NetworkTotals) {
 		emit(connectionsClosed, float64(t.Closed), network)
 		emit(bytesSent, float64(t.BytesSent), network)
 		emit(bytesReceived, float64(t.BytesReceived), network)
-	}
-	for _, network := range packetNetworks {
-		d := totals[network].Datagrams
-		emit(datagramsSent, float64(d.Sent), network)
-		emit(datagramsReceived, float64(d.Received), network)
-		emit(datagramBytesSent, float64(d.BytesSent), network)
-		emit(datagramBytesReceived, float64(d.BytesReceived), network)
-		emit(datagramsMissed, float64(d.Missed), network)
-		emit(datagramsRefused, float64(d.Refused), network)
-		emit(datagramsUnreachable, float64(d.Unreachable), network)
-		emit(datagramsDropped, float64(d.Dropped), network)
-		emit(datagramsForeign, float64(d.Foreign), network)
-		emit(datagramsByUDP, float64(d.ByUDP), network)
 	}
 	emit(acceptsFellBack, float64(totals["tcp"].FellBack))
 	for network, t := range totals {
@@ -135,7 +105,6 @@ func readMemory(emit emitter) {
 	m := ringnet.Memory()
 	emit(memoryUsed, float64(m.Used))
 	emit(memoryLimit, limit(m.Limit))
-	emit(memoryDatagrams, float64(m.Datagrams))
 	emit(lockedMemoryUsed, float64(m.Locked))
 	emit(lockedMemoryLimit, limit(m.LockedLimit))
 }

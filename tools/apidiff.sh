@@ -7,7 +7,7 @@ apidiff=golang.org/x/exp/cmd/apidiff@v0.0.0-20261014143641-f0251eb4aa3e
 go=${GO:-go}
 
 # The modules that others import.
-modules=(. metrics grpcnet)
+modules=(. metrics grpcnet rdmaudp)
 
 tags=$(git tag --list 'v[0-9]*')
 if [ -z "$tags" ]; then

@@ -27,7 +27,8 @@ for suite in "$@"; do
 	verbs) in_folder internal/fabric/verbs "$test" -test.skip '^TestABI' ;;
 	interop) in_folder interop "$counting" "$test" -test.run '^(TestLibrariesDialRingnet|TestHTTPCarriesLargeBodiesBothWays|TestAPeerInC.*)$/^rdma$' ;;
 	metrics) in_folder metrics "$counting" "$test" ;;
-	examples) in_folder examples "$test" -test.run '(HTTP3|Feed)/^rdma$' ;;
+	rdmaudp) in_folder rdmaudp "$test" -test.skip 'DeviceRemoved|BetweenNodes' ;;
+	feed) in_folder rdmaudp/examples/feed "$test" ;;
 	command) in_folder cmd/ringnet "$counting" "$test" -test.run '(ProxyPairMoves|OverRDMA)/^rdma$' ;;
 	*) echo "$0: unknown suite" >&2; exit 2 ;;
 	esac

@@ -65,18 +65,10 @@ func (p *Part) read(name, output string) {
 	}
 }
 
-// datagrams are the tests of what only RoCE has.
-const datagrams = "Packet|Datagram|Group"
-
 func (s *session) runSuites(p *Part) {
 	p.Note = "Ringnet's own tests, on this host's device at both ends."
 	if s.quick {
 		p.Note += " A few of them: -quick."
-	}
-	leftOut := ""
-	if ports := s.chosen.Ports; len(ports) > 0 && ports[0].LinkLayer == "InfiniBand" {
-		leftOut = datagrams
-		p.Note += " Datagrams are left out, which only RoCE has."
 	}
 	before := s.counters()
 	p.table("package", "passed", "failed", "skipped", "skipped because")
@@ -87,7 +79,7 @@ func (s *session) runSuites(p *Part) {
 		}
 		out, err := s.call(s.ctx, process.Call{
 			Program: x.program, Dir: filepath.Join(s.repo, x.dir), Most: suiteTime + time.Minute,
-			Args: []string{"-test.v", "-test.run", pattern, "-test.skip", leftOut, "-test.timeout", suiteTime.String()},
+			Args: []string{"-test.v", "-test.run", pattern, "-test.timeout", suiteTime.String()},
 			Env:  []string{"SOFTROCE_ADDR=" + s.address, "SOFTROCE_DEVICE=" + s.device},
 		})
 		p.read(strings.TrimSuffix(x.program, ".test"), out)

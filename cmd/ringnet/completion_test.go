@@ -46,10 +46,6 @@ func TestBashCompletes(t *testing.T) {
 		{"ss --process s", ""},
 		{"perf -t ", ""},
 		{"perf ", ""},
-		{"cp ", "script"},
-		{"cp scr", "script"},
-		{"cp -q scr", "script"},
-		{"cp --name ", ""},
 		{"proxy --file scr", "script"},
 		{"proxy --file = scr", "script"},
 		{"proxy --file=scr", "--file=script"},
@@ -65,7 +61,7 @@ func TestCompletionIsForEachShell(t *testing.T) {
 	const fish = "complete -c ringnet -n '__fish_seen_subcommand_from "
 	for shell, lines := range map[string][]string{
 		"zsh": {"bashcompinit"},
-		"fish": {fish + "ss' -l carrier -x -a 'shm rdma tcp' -d 'Only those", fish + "cp' -F", fish + "kill' -f", fish + "ss' -f",
+		"fish": {fish + "ss' -l carrier -x -a 'shm rdma tcp' -d 'Only those", fish + "kill' -f", fish + "ss' -f",
 			fish + "ss' -l process -x -d 'Only those of", fish + "proxy' -l file -r -d", fish + "perf' -l reverse -d"},
 	} {
 		script, err := commandProcess("completion", shell).Output()

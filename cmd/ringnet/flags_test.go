@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net"
 	"testing"
 	"time"
 
@@ -28,21 +27,4 @@ func TestAPlainNumberIsSeconds(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, f.Options.DialTimeout)
 	}
-}
-
-func TestCpKnowsThePort(t *testing.T) {
-	for given, want := range map[string]string{
-		"host": "host:7472", "10.0.0.1": "10.0.0.1:7472", "host:1": "host:1", "::1": "[::1]:7472", "[::1]": "[::1]:7472", "[::1]:2": "[::1]:2", ":3": ":3",
-	} {
-		got, err := whereTo(given)
-		require.NoError(t, err)
-		require.Equal(t, want, string(got))
-	}
-	for _, wrong := range []string{"", "a:b:c", "host:port"} {
-		_, err := whereTo(wrong)
-		require.ErrorContains(t, err, "want HOST or HOST:PORT", wrong)
-	}
-	_, port, err := net.SplitHostPort(string(parsed(t, "cp", "--serve", t.TempDir()).Cp.Listen))
-	require.NoError(t, err)
-	require.Equal(t, cpPort, port)
 }

@@ -32,7 +32,6 @@ type command struct {
 	Version kong.VersionFlag `help:"Tell the versions of the command and of the wire protocol."`
 
 	Completion completionCommand `cmd:"" help:"Print what bash, zsh or fish reads to complete subcommands and flags: source <(ringnet completion bash)."`
-	Cp         cpCommand         `cmd:"" name:"cp" help:"Send a file, with its SHA-256 checked at both ends, and go on where a connection broke."`
 	Doctor     doctorCommand     `cmd:"" help:"Find out why RDMA or shared memory would not be used, and what mends it."`
 	Info       infoCommand       `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
 	Kill       killCommand       `cmd:"" help:"End one connection of a process of this host, with ECONNABORTED."`

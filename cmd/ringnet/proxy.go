@@ -195,3 +195,12 @@ func newMetricsServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadTimeout: 10 * time.Second, ReadHeaderTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
 }
+
+// isRegular returns why a file is not read: another might have no end, or never begin.
+func isRegular(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a regular file", path)
+	}
+	return err
+}

@@ -1,4 +1,4 @@
-// Package budget limits how much memory the links and PacketConns of a process register:
+// Package budget limits how much memory the links of a process register, and its datagrams:
 // pinned for a device, or shared with another process. They reserve memory here before they
 // register it, and release it here after they have freed it.
 package budget
@@ -30,7 +30,6 @@ type Limits struct {
 // Used is how much is in use.
 type Used struct {
 	Limits
-	Datagrams int // the part of Registered that datagrams have
 }
 
 // Unlimited is a limit that nothing reaches.
@@ -89,10 +88,9 @@ func MayGrow(used, n, limit int) bool { return n <= limit-limit/keptFromGrowth-u
 // Account is what one link, or one receive queue for datagrams, has reserved of a budget. Its
 // methods must not be called at once.
 type Account struct {
-	Budget    *Budget
-	Locked    bool // what is registered is locked
-	Datagrams bool // it is for datagrams
-	bytes     int
+	Budget *Budget
+	Locked bool // what is registered is locked
+	bytes  int
 }
 
 // Bytes is how much is reserved.
@@ -137,9 +135,6 @@ func (a *Account) add(n int) {
 	a.Budget.used.Registered += n
 	if a.Locked {
 		a.Budget.used.Locked += n
-	}
-	if a.Datagrams {
-		a.Budget.used.Datagrams += n
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Addr is the address of one end of a connection, of a listener or of a PacketConn. Addrs can
+// Addr is the address of one end of a connection, or of a listener. Addrs can
 // be compared with ==.
 type Addr struct {
 	network string
@@ -22,8 +22,8 @@ func NewAddr(network string, ap netip.AddrPort) Addr {
 	return Addr{network, netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())}
 }
 
-// Network returns the name of the network, without a digit: "rdma", "shm", "rdma-udp",
-// "shm-udp", or "auto" for a listener of that. It is never "tcp", because programs that see
+// Network returns the name of the network, without a digit: "rdma", "shm", or
+// "auto" for a listener of that. It is never "tcp", because programs that see
 // "tcp" expect a *net.TCPAddr.
 func (a Addr) Network() string { return a.network }
 

@@ -20,8 +20,7 @@ type Datagrams interface {
 
 // DatagramOptions says what a queue pair for datagrams should be like.
 type DatagramOptions struct {
-	// RecvQueue is how many datagrams wait to be received; a fabric whose queue pairs
-	// have a receive queue for each sender has as many for each.
+	// RecvQueue is how many datagrams wait to be received.
 	RecvQueue int
 
 	// Receive calls Filter with each datagram, of which all fields are set, but no bytes
@@ -32,14 +31,6 @@ type DatagramOptions struct {
 	// A goroutine of the fabric's calls Notify after [DatagramEndpoint].Arm when there
 	// may be something to receive, or for no reason. Notify must not block.
 	Notify func()
-
-	// Remote, if valid, is the only address that the endpoint sends to and receives from. A
-	// fabric need not heed it.
-	Remote netip.AddrPort
-
-	// The fabric calls Failed, as it calls Notify, with why a datagram has not reached its
-	// receiver, where it hears of that later. Nil: nobody is told.
-	Failed func(error)
 
 	// The fabric calls Lost once, as it calls Notify, if the endpoint's device is gone
 	// for good, so that nothing arrives any more. The error wraps [ErrDeviceRemoved].
@@ -97,13 +88,6 @@ type DatagramEndpoint interface {
 	Close() error
 }
 
-// DatagramWaiter is a DatagramEndpoint on which the caller of Receive itself sleeps, instead of being
-// notified.
-type DatagramWaiter interface {
-	Wait() // after Arm and another Receive: until something may have arrived, or for Wake or no reason
-	Wake() // makes the present Wait return, or the next; may be called at any time
-}
-
 // DatagramLimits are those of a [DatagramEndpoint].
 type DatagramLimits struct {
 	MaxMessage int // bytes that a datagram may have behind its header
@@ -129,14 +113,12 @@ type Datagram struct {
 	// of this length. Flushed says that To cannot be used any more: the caller resolves
 	// the address again.
 	Status Status
-	ByUDP  bool // of a fabric that has UDP, too: it went by that
 
 	// Received:
-	From   netip.AddrPort // port 0; the zero AddrPort if the device does not report it
-	Sender uint64         // a number of the queue pair that it comes from, among those of From; 0: Via has one for each
-	Via    Via
-	Len    int    // bytes behind the header, also those that did not fit into Buffers
-	Bytes  []byte // those bytes, for DatagramOptions.Filter alone
+	From  netip.AddrPort // port 0; the zero AddrPort if the device does not report it
+	Via   Via
+	Len   int    // bytes behind the header, also those that did not fit into Buffers
+	Bytes []byte // those bytes, for DatagramOptions.Filter alone
 }
 
 // Take passes a datagram that has arrived to a filter, with the bytes behind its header, and

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,28 +25,5 @@ func FuzzDatagramHeader(f *testing.F) {
 		h, ok := DecodeDatagramHeader(b)
 		h.Put(&again)
 		require.Equal(t, again == b && h.SourcePort != 0, ok)
-	})
-}
-
-// FuzzProof: what is encoded decodes to the same, and nothing else decodes.
-func FuzzProof(f *testing.F) {
-	for _, from := range []string{"1.2.3.4:5", "[fe80::1]:65535"} {
-		var b [DatagramHeaderSize]byte
-		ProofHeader{ProofQuestion, 7}.Put(&b)
-		f.Add(b[:], ProofRequest{Nonce: [ProofNonceSize]byte{1}, From: netip.MustParseAddrPort(from)}.Append(nil))
-	}
-	f.Add([]byte{}, []byte{})
-	f.Fuzz(func(t *testing.T, header, request []byte) {
-		var b, again [DatagramHeaderSize]byte
-		copy(b[:], header)
-		if h, ok := DecodeProofHeader(b); ok {
-			h.Put(&again)
-			require.Equal(t, b[:5], again[:5])
-		}
-		if r, ok := DecodeProofRequest(request); ok {
-			encoded := r.Append(nil)
-			request[ProofNonceSize+1] = 0
-			require.Equal(t, request, encoded)
-		}
 	})
 }

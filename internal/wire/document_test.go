@@ -127,7 +127,9 @@ func TestTheDocumentSaysWhatIsSent(t *testing.T) {
 		"rejection":                       Reject{Reason: (&VersionError{Peer: 4}).Error()}.Append(nil),
 	}
 	dumps := map[string][]byte{}
-	for _, block := range strings.Split(document(t), "\n```hex ")[1:] {
+	datagrams, err := os.ReadFile("../../rdmaudp/protocol.md")
+	require.NoError(t, err)
+	for _, block := range strings.Split(document(t)+string(datagrams), "\n```hex ")[1:] {
 		name, dump, _ := strings.Cut(block, "\n")
 		dump, _, _ = strings.Cut(dump, "\n```")
 		b, err := hex.DecodeString(strings.Join(strings.Fields(dump), ""))

@@ -27,7 +27,7 @@ import (
 const root = "github.com/ringnet/ringnet"
 
 // modules are the folders of those that users require or install, each behind those that it requires.
-var modules = []string{".", "tools/softroce", "internal/perf", "metrics", "grpcnet", "cmd/ringnet"}
+var modules = []string{".", "tools/softroce", "internal/perf", "metrics", "grpcnet", "rdmaudp", "cmd/ringnet"}
 
 func main() {
 	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: release [-check] VERSION, such as v0.1.0, in the repository") }

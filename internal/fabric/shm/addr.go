@@ -36,9 +36,6 @@ const (
 	ourNames     = "@ringnet-shm:"
 	listenerName = ourNames + "l:"
 	dialerName   = ourNames + "d:"
-	datagramName = ourNames + "u:" // as listenerName, for datagrams
-	memberName   = ourNames + "m:" // as listenerName, for those of a group
-	senderName   = ourNames + "s:" // of those who send to a group, where new members knock
 
 	// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 	firstEphemeral = 49152
@@ -60,8 +57,8 @@ func nameOf(prefix string, uid uint32, tag string, a netip.AddrPort) string {
 
 // listenerAddr returns the address that a listener's name stands for, of any user.
 func (f *shm) listenerAddr(name string) (netip.AddrPort, bool) {
-	fields := strings.SplitN(strings.TrimPrefix(name, f.listeners), ":", 3)
-	if !strings.HasPrefix(name, f.listeners) || len(fields) < 3 {
+	fields := strings.SplitN(strings.TrimPrefix(name, listenerName), ":", 3)
+	if !strings.HasPrefix(name, listenerName) || len(fields) < 3 {
 		return netip.AddrPort{}, false
 	}
 	if port, ok := strings.CutPrefix(fields[2], both+":"); ok {
@@ -111,7 +108,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 	if err := f.checkVacant(a, ""); err != nil {
 		return nil, err
 	}
-	name := nameOf(f.listeners, ownUser(), "", a)
+	name := nameOf(listenerName, ownUser(), "", a)
 	s, err := f.listenBy(name)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if err := f.checkForeign(name); err != nil {
@@ -133,7 +130,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 
 // randomName returns a random name of an address, which no other process can have taken.
 func (f *shm) randomName(a netip.AddrPort) string {
-	return nameOf(f.listeners, ownUser(), strconv.FormatUint(rand.Uint64(), 16), a)
+	return nameOf(listenerName, ownUser(), strconv.FormatUint(rand.Uint64(), 16), a)
 }
 
 // listenBy returns a socket that listens by a name.
@@ -233,7 +230,7 @@ func (s *socket) bindDialer(a netip.AddrPort) error {
 func (f *shm) plainNames(to netip.AddrPort, users ...uint32) (names []string) {
 	for _, uid := range users {
 		for _, a := range covering(to) {
-			names = append(names, nameOf(f.listeners, uid, "", a))
+			names = append(names, nameOf(listenerName, uid, "", a))
 		}
 	}
 	return names

@@ -37,8 +37,8 @@ const (
 var errHeldUp = errors.New("too many system calls are held up that depend on the peer")
 
 // closer closes descriptors, and makes other such calls, in the background. Equal closers share the
-// bounds: those of a listener, of an address that is dialed, or of the user whose members of groups
-// are reached. So a peer that holds up one of these holds up no other.
+// bounds: those of a listener, or of an address that is dialed. So a peer that holds up one of these
+// holds up no other.
 type closer struct{ of any }
 
 // callsOf is of a closer for calls about the memory of connections: to an address, or of one user

@@ -246,6 +246,24 @@ func TestUsers(t *testing.T) {
 	}
 }
 
+// undecided returns a fabric whose Config.Trust does not return until decide is closed, and
+// then trusts, and a channel that shows that it has been called.
+func undecided(t *testing.T) (f fabric.Fabric, asked, decide chan struct{}) {
+	t.Helper()
+	needsRoot(t)
+	asked, decide = make(chan struct{}, 1), make(chan struct{})
+	f, err := New(Config{Trust: func(uint32) bool {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		<-decide
+		return true
+	}})
+	require.NoError(t, err)
+	return f, asked, decide
+}
+
 // If Config.Trust takes long to judge a user, because it asks a directory for example,
 // only that user waits.
 func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {

@@ -23,17 +23,12 @@ import (
 
 // shm implements [fabric.Fabric].
 type shm struct {
-	config    Config
-	overflow  uint32 // OverflowUID
-	listeners string // what the names of listeners' sockets begin with
+	config   Config
+	overflow uint32 // OverflowUID
 
 	judging *verdicts
 
 	requestTimeout time.Duration
-
-	// persistent makes listeners go on after any error. Those for datagrams do: no call
-	// could return to the application why one has ended.
-	persistent bool
 
 	// Tests set these for what an older kernel does: one that does not list sockets, and
 	// one without SO_PASSRIGHTS.
@@ -55,13 +50,6 @@ func Fabric() (fabric.Fabric, error) {
 		shared.fabric = f
 	}
 	return shared.fabric, nil
-}
-
-// naming returns a copy of f whose listeners' names begin with another prefix.
-func (f *shm) naming(listeners string) *shm {
-	own := *f
-	own.listeners = listeners
-	return &own
 }
 
 // shared has the fabric with the zero Config, once there is one.
@@ -86,7 +74,6 @@ func New(c Config) (fabric.Fabric, error) {
 	return &shm{
 		config:         c,
 		overflow:       overflow,
-		listeners:      listenerName,
 		judging:        newVerdicts(),
 		requestTimeout: requestTimeout,
 	}, nil
@@ -163,7 +150,6 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	if err != nil {
 		return nil, err
 	}
-	e.named = true
 	if e.local, err = f.nameDialer(e.sock, e.local); err != nil {
 		e.sock.close()
 		return nil, fmt.Errorf("dial from %v: %w", e.local, err)

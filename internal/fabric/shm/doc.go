@@ -23,9 +23,4 @@
 // closer.go closes peers' and makes other calls that peers make long, patience.go measures
 // doorbells, segment.go has the memory and region.go that for rings,
 // endpoint.go what an end is made of, queue.go posts and polls, wait.go sleeps and wakes.
-//
-// Datagrams are on top of that, in the files whose names begin with datagram; no other
-// file uses what these declare. datagram.go makes connections for them, datagramlane.go
-// has the two ends of one, datagraminflow.go a receiver's senders, datagramevict.go which
-// of them makes room, datagramgroup.go joins groups and datagrammembers.go sends to them.
 package shm

@@ -18,12 +18,10 @@ import (
 
 // handshake is an endpoint's state of it.
 type handshake struct {
-	step       step
-	passive    bool   // made by a listener
-	named      bool   // its socket has, or wants, the name of a dialer
-	socketName string // the name of the listener to connect to, if it is known
-	private    []byte // of the request
-	peerShape  shape  // the dialer's, from its request, if this end is passive
+	step      step
+	passive   bool   // made by a listener
+	private   []byte // of the request
+	peerShape shape  // the dialer's, from its request, if this end is passive
 }
 
 // step is how far an endpoint's handshake has come. These methods move it on, with

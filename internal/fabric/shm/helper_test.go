@@ -56,10 +56,6 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"crowd":         crowdProgram,
 	"linger":        lingerProgram,
 	"linger server": lingerServerProgram,
-	"member":        memberProgram,
-	"knock":         knockProgram,
-	"knock once":    knockOnceProgram,
-	"senders":       sendersProgram,
 }
 
 const programEnv = "RINGNET_SHM_PROGRAM"

@@ -201,7 +201,7 @@ func (l *listener) acceptAll() error {
 		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EAGAIN):
 		case exhausted(err) && l.refuseExhausted(err):
 			pause = shortest
-		case exhausted(err), l.f.persistent:
+		case exhausted(err):
 			// The connection stays in the kernel's queue, and no event reports when
 			// there is room for it: try again later, as net/http does.
 			select {

@@ -29,9 +29,6 @@ var (
 // asks the kernel for all listeners only if this user has none by a plain name, for the
 // answer takes the longer the more sockets this host has.
 func (e *endpoint) reach(ctx context.Context) error {
-	if e.socketName != "" {
-		return e.reachFirst(ctx, []string{e.socketName}, true)
-	}
 	if e.reachFirst(ctx, e.f.plainNames(e.remote, ownUser()), true) == nil {
 		return nil
 	}
@@ -110,9 +107,7 @@ func (e *endpoint) renewSocket() error {
 		s.sleeper.Wake()
 	}
 	err = old.close()
-	if e.named {
-		_ = s.bindDialer(e.local) // whose name the old socket had until now
-	}
+	_ = s.bindDialer(e.local) // whose name the old socket had until now
 	return err
 }
 

@@ -254,14 +254,6 @@ func TestLingeringDescriptorsDelayNoDialer(t *testing.T) {
 	})
 }
 
-// blocked is a close that takes as long as the test wants.
-type blocked chan struct{}
-
-func (b blocked) Close() error {
-	<-b
-	return nil
-}
-
 // A trusted peer, too, harms no more than the connection with it.
 func TestLingeringDescriptorsOfATrustedPeerEndTheConnection(t *testing.T) {
 	leavesNothing(t)

@@ -139,7 +139,3 @@ func (j *verdicts) begin(uid uint32, trust func(uint32) bool) *verdict {
 
 // ownUser returns this process's effective user ID.
 func ownUser() uint32 { return uint32(os.Geteuid()) }
-
-// isStranger reports whether Config.Trust decides if this process connects to listeners of a
-// user.
-func isStranger(uid uint32) bool { return uid != ownUser() && uid != 0 }

@@ -10,7 +10,7 @@ package verbs
 // port space for UDP: one request and one reply. A device does not tell a sender that a
 // queue pair has ended. Therefore a sender has another request pending, which the
 // receiver, or its kernel when the process has died, rejects when the queue pair ends
-// (section 12.2 of docs/protocol.md: datagramanswer.go has the receiver's side,
+// (section 2 of rdmaudp/protocol.md: datagramanswer.go has the receiver's side,
 // datagramresolve.go the sender's). Members of groups are in datagramgroup.go.
 
 // #include "shim.h"

@@ -3,7 +3,7 @@
 package verbs
 
 // Requests for a queue pair, and requests to watch it: the receiver's side of section
-// 12.2 of docs/protocol.md.
+// 2 of rdmaudp/protocol.md.
 
 // #include "shim.h"
 import "C"

@@ -2,7 +2,7 @@
 
 package verbs
 
-// Groups: section 12.3 of docs/protocol.md. RoCE uses the multicast addresses of IP; the
+// Groups: section 3 of rdmaudp/protocol.md. RoCE uses the multicast addresses of IP; the
 // connection manager announces a member to the network. A member has a queue pair for
 // nothing but the group at its port; what is sent to a group goes out by the port's
 // other queue pair.

@@ -81,7 +81,7 @@ func newDatagramQueue(d *datagrams, local netip.Addr, m *membership, recvs int) 
 		queueName:  queueName{number: datagramQueues.Add(1), local: local},
 		queueSends: queueSends{handles: make(map[*addressHandle]struct{})},
 		member:     m,
-		memory:     budget.Account{Budget: budget.Process, Locked: true, Datagrams: true},
+		memory:     budget.Account{Budget: budget.Process, Locked: true},
 	}
 	if m != nil {
 		q.group, q.used = m.group, true

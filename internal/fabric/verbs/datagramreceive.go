@@ -92,7 +92,6 @@ func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted 
 	}
 	slot := q.slots[int(w.wr_id)*q.stride:][:w.byte_len]
 	d.Header, d.From, d.Via = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}
-	d.Sender = uint64(w.src_qp)
 	var rest []byte
 	if w.wc_flags&C.RN_IBV_WC_GRH != 0 && len(slot) >= grhSize+fabric.HeaderSize {
 		var from netip.Addr

@@ -2,8 +2,8 @@
 
 package verbs
 
-// Resolving an address to a queue pair: the sender's side of section 12.2 of
-// docs/protocol.md.
+// Resolving an address to a queue pair: the sender's side of section 2 of
+// rdmaudp/protocol.md.
 
 // #include "shim.h"
 import "C"

@@ -1,5 +1,0 @@
-//go:build !unix
-
-package pconn
-
-const msgTrunc = 0x20 // as on Linux

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package rdmaudp
+
+const msgTrunc = 0x20 // as on Linux
