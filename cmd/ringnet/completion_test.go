@@ -28,7 +28,7 @@ func TestBashCompletes(t *testing.T) {
 	t.Chdir(dir) // the file is what would be offered
 	for _, c := range []struct{ typed, want string }{
 		{"ss --state = f", "fin-sent fin-received finished"},
-		{"ss --state =", "open fin-sent fin-received finished reset aborted closing ended seeking"},
+		{"ss --state =", "open fin-sent fin-received finished reset aborted closing ended seeking busy"},
 		{"ss --state=cl", "--state=closing"}, // zsh
 		{"perf --networks auto,t", "auto,tcp"},
 		{"perf --networks = auto,shm,r", "auto,shm,rdma"},
