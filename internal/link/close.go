@@ -261,7 +261,7 @@ func (l *Link) orphan(s *Stream) {
 		s.closing.timer = time.AfterFunc(closeTimeout, s.closeTick)
 	}
 	l.startIdleTimer()
-	if !l.active {
+	if !l.active || l.needsEngine() {
 		l.watchNow() // the calls of the stream do not come back, and another may begin
 	}
 }

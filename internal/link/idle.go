@@ -76,12 +76,19 @@ func (l *Link) idleTick() {
 	}
 }
 
-// Leave ends the link, with GOAWAY, if it carries no stream.
+// Leave ends the link, with GOAWAY, if the owners of all of its streams have closed them: now, or when
+// the peer's end of the last one has come.
 func (l *Link) Leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.streams.owned > 0 {
+		return
+	}
+	l.cfg.LinkIdle = 0
 	if l.mayLeave() {
 		l.goAway()
+	} else {
+		l.callWatcher()
 	}
 }
 

@@ -182,7 +182,9 @@ func (l *Link) mustWatch() bool {
 }
 
 // needsEngine reports whether the engine is to have the watch. Called with mu held.
-func (l *Link) needsEngine() bool { return l.stage != up || len(l.path.lost) > 0 }
+func (l *Link) needsEngine() bool {
+	return l.stage != up || len(l.path.lost) > 0 || l.streams.owned == 0 && l.cfg.idle() == 0 // it is about to leave
+}
 
 // polls reports whether calls may poll before they sleep.
 func (l *Link) polls() bool { return l.limits.Spin > 0 && l.cfg.BusyPoll >= 0 }
