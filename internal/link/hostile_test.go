@@ -113,7 +113,7 @@ func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 	besideAPeer(t, true, cfg, func(t *testing.T, p *rawPeer) {
 		c, other, _ := connectLink(t, p.n, testConfig, testConfig)
 		require.NoError(t, exchange(c, other, 1<<20, 1))
-		time.Sleep(2 * unfilled)
+		time.Sleep(2 * unused)
 		grown := other.ringSize()
 		require.Greater(t, grown, 100<<10)
 		refused := 0

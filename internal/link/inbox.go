@@ -27,8 +27,9 @@ type inbox struct {
 	taking  bool // a Read copies out of the ring, most likely without mu
 	growing bool // the stream waits in line for memory for a larger ring
 
-	grown          bool   // the stream is among link.memory.shrinking.grown
-	receivedAtTick uint64 // ledger.Received, at the last shrinkTick
+	grown          bool      // the stream is among link.memory.shrinking.grown
+	receivedAtTick uint64    // ledger.Received, at the last shrinkTick
+	lastUsed       time.Time // grown: when bytes came, or CREDIT was sent, last
 }
 
 func (b *inbox) Len() int {
@@ -132,6 +133,13 @@ func (b *inbox) fill() {
 	b.lastFilled = now
 }
 
+// use notes that a ring is in use that is larger than at first, and so could be given back.
+func (b *inbox) use() {
+	if b.grown {
+		b.lastUsed = time.Now()
+	}
+}
+
 // filled handles that the peer has used all of its room: a small ring grows. Called with mu
 // held.
 func (s *Stream) filled() {
@@ -156,6 +164,7 @@ const (
 func (s *Stream) credited() {
 	s.stats.CreditsSent++
 	b := &s.inbox
+	b.use()
 	size := max(eagerRing, growth*b.held.size)
 	if s.link.sharesMemory() {
 		size = sharedRing

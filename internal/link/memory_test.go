@@ -162,7 +162,7 @@ func TestIdleRingsShrinkForOthers(t *testing.T) {
 		}
 		full := inUse(cfg.Budget)
 		require.Greater(t, full, fixed(testConfig)+1<<20, "the rings have grown")
-		time.Sleep(2 * unfilled)
+		time.Sleep(2 * unused)
 
 		for range 60 {
 			client, err := c.link.Open(context.Background())
@@ -204,7 +204,7 @@ func TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes(t *testing.T) {
 			require.NoError(t, exchange(client, all[len(all)-1], 1<<20, 3))
 			require.Equal(t, slabSize, all[len(all)-1].ringSize())
 		}
-		time.Sleep(2 * unfilled)
+		time.Sleep(2 * unused)
 		for len(all)/2 < cfg.RemoteMemory/firstRing {
 			open()
 		}
@@ -280,4 +280,38 @@ func (l *Link) ringsAmiss(others []*Stream) string {
 		return fmt.Sprintf("%d bytes are taken for rings, and streams have %d", taken, have)
 	}
 	return ""
+}
+
+// A ring that CREDIT has made larger was never full. It is in use all the same, as long as anything comes, and
+// is given up when memory is short only behind that.
+func TestARingInAConversationStaysWhenMemoryIsShort(t *testing.T) {
+	onLink(t, sim.Link{}, testConfig, testConfig, 1, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
+		client, server := clients[0], servers[0]
+		talk := func() {
+			for _, way := range [][2]*Stream{{client, server}, {server, client}} {
+				require.NoError(t, writeAll(way[0], make([]byte, firstRing/4)))
+				_, err := way[1].Discard(firstRing/4, unlimited())
+				require.NoError(t, err)
+			}
+			synctest.Wait() // for memory
+		}
+		for range creditsToGrow + 2 {
+			talk()
+		}
+		require.Equal(t, eagerRing, server.ringSize())
+		for range 10 {
+			time.Sleep(unused / 2)
+			talk()
+			server.link.freeUnneeded()
+			client.link.freeUnneeded()
+			synctest.Wait()
+			talk()
+			require.Equal(t, eagerRing, server.ringSize())
+			require.Equal(t, eagerRing, client.ringSize())
+		}
+		time.Sleep(2 * unused)
+		require.Positive(t, server.link.freeUnneeded())
+		synctest.Wait()
+		require.Equal(t, firstRing, server.ringSize())
+	})
 }

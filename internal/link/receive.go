@@ -198,6 +198,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 		s.changed()
 	}
 	s.inbox.ring.Commit(wc.Len)
+	s.inbox.use()
 	if flags&wire.FullRing != 0 && s.use == reading {
 		s.filled()
 	}

@@ -39,6 +39,7 @@ func (l *Link) shrinkLater() {
 func (l *Link) noteGrown(s *Stream) {
 	if !s.inbox.grown {
 		s.inbox.grown = true
+		s.inbox.use()
 		l.memory.shrinking.grown = append(l.memory.shrinking.grown, s)
 	}
 	l.shrinkLater()
@@ -101,9 +102,9 @@ func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 	return freed
 }
 
-// unfilled is for how long a larger ring has not been full, if it is to be given up when
-// memory is short.
-const unfilled = time.Second
+// unused is for how long nothing has come to a larger ring, nor CREDIT been sent for it, if it is to be
+// given up when memory is short. Whether it was ever full says nothing: CREDIT makes rings grow, too.
+const unused = time.Second
 
 // freeUnneeded frees at once what the link does not need, all of it if it carries nothing, and
 // returns how many bytes it has freed or will free.
@@ -122,7 +123,7 @@ func (l *Link) freeUnneeded() int {
 		return 0
 	}
 	now := time.Now()
-	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.lastFilled) > unfilled })
+	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.lastUsed) > unused })
 	return shrunk + l.trim()
 }
 
