@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"net"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -26,9 +27,9 @@ func (h *handshake) answer(ctx context.Context, l *Link, hello []byte) error {
 }
 
 // awaitConfirmation waits until the peer is known to have the link, and returns false if the link
-// ends before, or ctx, which ends it.
+// ends before, or ctx, which ends it. A link that the peer is known to have outlives ctx.
 func (l *Link) awaitConfirmation(ctx context.Context) bool {
-	stop := context.AfterFunc(ctx, l.Abort)
+	stop := context.AfterFunc(ctx, l.giveUp)
 	defer stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,6 +37,16 @@ func (l *Link) awaitConfirmation(ctx context.Context) bool {
 		l.path.settled.Wait()
 	}
 	return !l.path.unconfirmed
+}
+
+// giveUp ends the link, unless the peer is known to have it.
+func (l *Link) giveUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.path.unconfirmed {
+		l.fail(net.ErrClosed)
+		l.path.settled.Broadcast()
+	}
 }
 
 // confirmed notes that the peer has the link. Called with mu held.

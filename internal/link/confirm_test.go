@@ -191,3 +191,39 @@ func TestALinkGoesOnThoughTheHandshakeOfItsNextQueuePairIsLost(t *testing.T) {
 		}
 	}
 }
+
+// cancelsLate is an endpoint whose listener stops waiting for a confirmation in the moment in which it comes.
+type cancelsLate struct {
+	*sim.Endpoint
+	cancel context.CancelFunc
+}
+
+func (e cancelsLate) Accept(ctx context.Context, private []byte) error {
+	err := e.Endpoint.Accept(ctx, private)
+	e.cancel()
+	return err
+}
+
+// TestALinkThatIsConfirmedIsNotGivenUp has the listener of auto, which waits for a dialer's TCP connection as for
+// the confirmation, stop waiting when both have just come. It has proven the link then, so the link stays.
+func TestALinkThatIsConfirmedIsNotGivenUp(t *testing.T) {
+	onNetwork(t, far, func(t *testing.T, n *sim.Network, l fabric.Listener) {
+		cfg := resuming(n)
+		cfg.Proof = proofThatHolds
+		var s *Stream
+		accepted := accepting(l, func(ep fabric.Endpoint) (err error) {
+			ctx, cancel := context.WithCancel(t.Context())
+			_, s, err = Accept(ctx, cancelsLate{ep.(*sim.Endpoint), cancel}, cfg)
+			return err
+		})
+		ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr())
+		require.NoError(t, err)
+		c, err := Dial(t.Context(), ep, cfg)
+		require.NoError(t, err)
+		require.NoError(t, <-accepted)
+		synctest.Wait()
+		require.NoError(t, exchange(c, s, 1000, 1))
+		require.NoError(t, c.Close(time.Minute))
+		require.NoError(t, s.Close(time.Minute))
+	})
+}
