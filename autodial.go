@@ -89,7 +89,7 @@ func (d *Dialer) auto(tcp net.Dialer, local netip.AddrPort, in netns.Namespace) 
 			Open: func() (fabric.Fabric, error) { return n.open(d.TrustUser, d.Config) },
 			Up: func(f fabric.Fabric, remote netip.AddrPort) bool {
 				cfg, err := d.setup(n, f)
-				return err == nil && links.Up(d.linkKey(f, local, remote, cfg, true), autoTimes.Answer)
+				return err == nil && links.Up(d.linkKey(f, local, remote, cfg, true), a.Times.Answer)
 			},
 			Dial: func(ctx context.Context, f fabric.Fabric, remote netip.AddrPort, maker *auto.ProvenLinks) (*Conn, error) {
 				c, err := d.dialPatiently(ctx, n, f, local, remote, maker)

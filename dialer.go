@@ -256,7 +256,7 @@ func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, ne
 		return nil, nil, err
 	}
 	return inTurn(ctx, n.name, remotes, func(ctx context.Context, remote netip.AddrPort) (*Conn, error) {
-		return d.dialPatiently(ctx, n, f, local, remote, unproven{})
+		return d.dialPatiently(ctx, n, f, local, remote, unproven{autoTimes.Answer})
 	})
 }
 

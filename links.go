@@ -98,7 +98,7 @@ func (d *Dialer) more(request auto.Request, cfg link.Setup, maker linkMaker) lin
 	if cfg.Namespace != 0 {
 		most = 1 // a goroutine makes the others
 	}
-	return link.More{Links: most, Answer: autoTimes.Answer, Connect: func() (*link.Link, error) {
+	return link.More{Links: most, Answer: maker.Answer(), Connect: func() (*link.Link, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), cfg.HandshakeTimeout)
 		defer cancel()
 		l, err := maker.DialEmpty(ctx, request, cfg)

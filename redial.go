@@ -92,10 +92,15 @@ func (n network) others(to remoteHost) error {
 type linkMaker interface {
 	Dial(context.Context, auto.Request, link.Setup) (*link.Stream, error)
 	DialEmpty(context.Context, auto.Request, link.Setup) (*link.Link, error)
+
+	// Answer is after what time without an answer a dial takes another link: see [link.More].
+	Answer() time.Duration
 }
 
 // unproven makes the links of "rdma" and "shm", which lead where their addresses say.
-type unproven struct{}
+type unproven struct{ answer time.Duration }
+
+func (u unproven) Answer() time.Duration { return u.answer }
 
 func (unproven) Dial(ctx context.Context, request auto.Request, cfg link.Setup) (*link.Stream, error) {
 	return makeLink(ctx, request, cfg, link.Dial)

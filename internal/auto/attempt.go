@@ -232,6 +232,9 @@ type ProvenLinks struct {
 // handshake is over.
 type Request func(context.Context) (ep fabric.Endpoint, over func(), err error)
 
+// Answer is how long a link may leave an OPEN without an answer before the dial takes another.
+func (p *ProvenLinks) Answer() time.Duration { return p.attempt.Times.Answer }
+
 // Dial makes a link and its first stream. Devices and functions of users may be slow: when ctx
 // ends, Dial returns, and a goroutine closes what they still make.
 func (p *ProvenLinks) Dial(ctx context.Context, request Request, cfg link.Setup) (*link.Stream, error) {
