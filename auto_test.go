@@ -55,6 +55,16 @@ func setAutoTimes(t testing.TB, set func(*auto.Times)) {
 	t.Cleanup(func() { autoTimes = before })
 }
 
+// onlySHM has auto do without rdma, whatever this machine has.
+func onlySHM(t *testing.T) {
+	f, err := openSHM(nil, nil)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	better(t, f, nil)
+}
+
 func listenAuto(t *testing.T, address string) *AutoListener {
 	t.Helper()
 	return listen(t, ListenConfig{}, "auto", address).(*AutoListener)

@@ -3,7 +3,6 @@ package ringnet
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -119,16 +118,6 @@ func strangerWith(t *testing.T, uid uint32, role ...string) string {
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(t, err)
 	return strings.TrimSpace(line)
-}
-
-// onlySHM has auto do without rdma, whatever this machine has.
-func onlySHM(t *testing.T) {
-	f, err := openSHM(nil, nil)
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	better(t, f, nil)
 }
 
 // If auto waited for shm in vain, these tests would take an hour.

@@ -50,10 +50,7 @@ func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
 	if strconv.IntSize == 32 {
 		t.Skip("there are not as many addresses")
 	}
-	const (
-		largest = 1 << 30
-		longest = time.Duration(math.MaxInt64)
-	)
+	largest, longest := 1<<30, time.Duration(math.MaxInt64)
 	_, limits := budget.Process.State()
 	budget.Process.SetLimit(16 * largest)
 	t.Cleanup(func() { budget.Process.SetLimit(0) })
