@@ -228,6 +228,51 @@ func TestRingsGrowOverALongWay(t *testing.T) {
 	})
 }
 
+// A link counts the work requests that it posts, each among those of its kind.
+func TestALinkCountsWhatItPosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		var posted sync.Map // by endpoint, its *Stats
+		n.SetFaults(sim.Faults{PostSend: func(e *sim.Endpoint, wr []fabric.WorkRequest) error {
+			v, _ := posted.LoadOrStore(e, new(Stats))
+			s := v.(*Stats) // posts are made one at a time
+			for i := range wr {
+				s.WorkRequests++
+				if wr[i].Signaled {
+					s.Signaled++
+				}
+				switch wr[i].Op {
+				case fabric.WriteImm:
+					s.MessagesSent++
+					s.BytesSent += uint64(wr[i].Len())
+				case fabric.Send:
+					s.ControlSent++
+				case fabric.Write:
+					s.Probes++
+				}
+			}
+			return nil
+		}})
+		cfg := testConfig
+		cfg.KeepAlive = time.Second
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 3)
+		for i := range clients {
+			require.NoError(t, exchange(clients[i], servers[i], 1<<20, uint64(i)))
+		}
+		time.Sleep(10 * time.Second) // of probes
+		for _, l := range []*Link{clients[0].link, servers[0].link} {
+			v, _ := posted.Load(endpointOf(l))
+			want, got := *v.(*Stats), l.Stats()
+			require.Positive(t, want.Probes)
+			require.Positive(t, want.ControlSent)
+			got.BytesSent = l.Info().BytesSent // with those of streams that are not over
+			got.BytesReceived, got.MessagesReceived, got.Events = 0, 0, 0
+			require.Equal(t, want, got)
+		}
+		endAll(t, n, append(clients, servers...)...)
+	})
+}
+
 // stageTable is the table at stage: what may come after each.
 var stageTable = map[stage][]stage{
 	up:       {draining, ending},

@@ -67,9 +67,12 @@ var mutants = []struct{ name, file, old, new, tests string }{
 	{"the timer of the queue pair before ends this one", "life.go", "l.stage >= seeking || l.ep != ep", "l.stage >= seeking", "TestTimersThatFireLate"},
 	{"what a Close has waited counts behind a break", "move.go", "	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile\n", "", "TestTheTimeThatACloseHasWaited"},
 	{"what had arrived keeps the staging memory", "move.go", "	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes\n", "", "TestStagingMemoryIsFreeOfWhatHadArrived"},
-	{"the Close of what is lost times out", "close.go", "case timedOut && !wasLost:", "case timedOut:", "TestACloseOfWhatIsLostDoesNotTimeOut"},
+	{"the Close of what is lost times out", "close.go", "case err == nil && s.link.stage.final():", "case false:", "TestACloseOfWhatIsLostDoesNotTimeOut"},
 	{"a link without a path is forgotten", "pool.go", "if !entry.link.lacksPath.Load() {", "if true {", "TestADialThatGivesUpOnALinkWithoutAPath"},
 	{"the engine misses the end of a post", "post.go", "		l.callWatcher() // the engine may have waited for the end of the post\n", "", "TestALinkThatEndsDuringAPostGoesBehindIt"},
+	{"a SEND is not counted", "send.go", "		l.stats.ControlSent++\n", "", "TestALinkCountsWhatItPosts"},
+	{"bulk that was held back stays so", "window.go", "	case b.completed-b.recovered >= recovery:\n		b.grow()\n", "	case b.completed-b.recovered >= recovery:\n", "TestBulkThatWasHeldBack"},
+	{"no message is timed but the first", "window.go", "	b.passed++\n", "", "TestAConversationIsTimedNowAndThen"},
 }
 
 // TestMutants sees that each of the mutants fails its tests, TestExploreWaiting over sim if none

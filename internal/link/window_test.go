@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
@@ -161,4 +162,45 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "---"+string(first)+"+second", string(got))
 	})
+}
+
+// While no conversation tells how long a message takes, what bulk may have under way grows again by bytes.
+func TestBulkThatWasHeldBackHasMoreUnderWayAgain(t *testing.T) {
+	slots := credit.NewSlots(minSendQueue, credit.LinkControlSends)
+	w := sendWindow{limit: minWindow, most: 2 * minWindow}
+	carry := func(bytes int) {
+		for range bytes / minWindow {
+			w.posted += minWindow
+			id := slots.Post()
+			slots.Signal()
+			w.signaled(id+1, false)
+			slots.Complete(id)
+			w.complete(&slots)
+		}
+	}
+	carry(recovery - minWindow)
+	require.Equal(t, minWindow, w.limit)
+	carry(minWindow)
+	require.Equal(t, minWindow+worthwhile, w.limit)
+	carry(100 * recovery)
+	require.Equal(t, 2*minWindow, w.limit, "the staging memory has no more")
+}
+
+// Without bulk beside it, one message in so many of a conversation is timed, for the first may have been slow.
+func TestAConversationIsTimedNowAndThen(t *testing.T) {
+	w := sendWindow{limit: minWindow, most: minWindow}
+	slots := credit.NewSlots(minSendQueue, credit.LinkControlSends)
+	timed := 0
+	for range 10 * timeOneIn {
+		id, times := slots.Post(), w.toTime()
+		slots.Signal()
+		w.signaled(id+1, times)
+		if times {
+			timed++
+			w.since = w.since.Add(-time.Millisecond) // it takes so long
+		}
+		slots.Complete(id)
+		w.complete(&slots)
+	}
+	require.Equal(t, 10, timed)
 }
