@@ -182,7 +182,7 @@ func TestBulkThatWasHeldBackHasMoreUnderWayAgain(t *testing.T) {
 	require.Equal(t, minWindow, w.limit)
 	carry(minWindow)
 	require.Equal(t, minWindow+worthwhile, w.limit)
-	carry(100 * recovery)
+	carry(10 * recovery)
 	require.Equal(t, 2*minWindow, w.limit, "the staging memory has no more")
 }
 
