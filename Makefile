@@ -192,6 +192,7 @@ test-card: $(CARD) bin/cpeer
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
 	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration
 	cd rdmaudp && $(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)' . ./examples/feed
+	cd rdmaudp && $(TEST_RDMA) $(ON_INFINIBAND) -run InfiniBand .
 	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/integration
 	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
 	$(TEST_RDMA) $(ON_INFINIBAND) $(SUITE) -skip '$(CARD_LACKS)'
