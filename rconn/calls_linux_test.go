@@ -76,12 +76,9 @@ func reset(t *testing.T, c, s tcpLike) {
 	noticed(t, c)
 }
 
-// moves are calls, none of which waits for long.
+// moves are calls.
 var moves = map[string]func(c tcpLike) error{
 	"Read": func(c tcpLike) error {
-		if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
-			return err
-		}
 		_, err := c.Read(make([]byte, 1))
 		return err
 	},
@@ -92,7 +89,6 @@ var moves = map[string]func(c tcpLike) error{
 	"SetLinger":     func(c tcpLike) error { return c.SetLinger(1) },
 	"SetReadBuffer": func(c tcpLike) error { return c.(interface{ SetReadBuffer(int) error }).SetReadBuffer(1 << 16) },
 	"WriteTo": func(c tcpLike) error {
-		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 		_, err := c.(io.WriterTo).WriteTo(io.Discard)
 		return err
 	},
@@ -168,28 +164,37 @@ func pairOverTCP(t *testing.T) (c, s tcpLike) {
 	return dialed.(*net.TCPConn), accepted.(*net.TCPConn)
 }
 
-func TestCallsReturnInEachStateWhatTCPsReturn(t *testing.T) {
-	want := make(map[string]string)
+// inEachState calls test for each call in each state in which it does not wait.
+func inEachState(test func(what string, enter func(t *testing.T, c, s tcpLike), call func(c tcpLike) error)) {
 	for state, enter := range states {
 		for name, call := range moves {
-			c, s := pairOverTCP(t)
-			enter(t, c, s)
-			want[state+", "+name] = outcome(func() error { return call(c) })
+			nothingCame := state == "open" || state == "its own FIN"
+			if nothingCame && (name == "Read" || name == "WriteTo") {
+				continue
+			}
+			test(state+", "+name, enter, call)
 		}
 	}
+}
+
+func TestCallsReturnInEachStateWhatTCPsReturn(t *testing.T) {
+	want := make(map[string]string)
+	inEachState(func(what string, enter func(t *testing.T, c, s tcpLike), call func(c tcpLike) error) {
+		c, s := pairOverTCP(t)
+		enter(t, c, s)
+		want[what] = outcome(func() error { return call(c) })
+	})
 	overEachFabric(t, func(t *testing.T, v venue) {
-		for state, enter := range states {
-			for name, call := range moves {
-				c, s := v.connect(t, nil, nil)
-				enter(t, c, s)
-				got, what := outcome(func() error { return call(c) }), state+", "+name
-				if ours, ok := differs[what]; ok {
-					assert.Equal(t, ours, got, what)
-					assert.NotEqual(t, want[what], got, "%s: this is TCP's", what)
-				} else {
-					assert.Equal(t, want[what], got, what)
-				}
+		inEachState(func(what string, enter func(t *testing.T, c, s tcpLike), call func(c tcpLike) error) {
+			c, s := v.connect(t, nil, nil)
+			enter(t, c, s)
+			got := outcome(func() error { return call(c) })
+			if ours, ok := differs[what]; ok {
+				assert.Equal(t, ours, got, what)
+				assert.NotEqual(t, want[what], got, "%s: this is TCP's", what)
+			} else {
+				assert.Equal(t, want[what], got, what)
 			}
-		}
+		})
 	})
 }
