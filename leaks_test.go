@@ -4,8 +4,9 @@ import (
 	"context"
 	"net"
 	"runtime"
-	"sync/atomic"
 	"testing"
+	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,15 +17,22 @@ import (
 // requireCollected requires that what use is given is garbage once use has returned.
 func requireCollected(t *testing.T, use func(value *[64]byte)) {
 	t.Helper()
-	collected := new(atomic.Bool)
-	func() {
+	value := func() weak.Pointer[[64]byte] {
 		value := new([64]byte)
-		runtime.AddCleanup(value, func(collected *atomic.Bool) { collected.Store(true) }, collected)
 		use(value)
+		return weak.Make(value)
 	}()
 	hang.Unless(t, func() bool {
+		// Go keeps timers that are stopped, as those of contexts are, until they are many.
+		var timers []*time.Timer
+		for range 100 {
+			timers = append(timers, time.AfterFunc(time.Hour, func() {}))
+		}
+		for _, timer := range timers {
+			timer.Stop()
+		}
 		runtime.GC()
-		return collected.Load()
+		return value.Value() == nil
 	}, "something keeps it")
 }
 
