@@ -129,8 +129,10 @@ func TestARingThatShrinksWhileAWriteCopies(t *testing.T) {
 	defer func() { testHookCopying = func(*Stream) {} }()
 	onLink(t, sim.Link{}, testConfig, testConfig, 1, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 		c, s := clients[0], servers[0]
-		require.NoError(t, exchange(c, s, 4<<20, 1))
-		require.Equal(t, testConfig.RecvBuffer, s.ringSize())
+		drain := fill(t, c, s)
+		time.Sleep(time.Second)
+		require.Equal(t, eagerRing, s.ringSize())
+		drain()
 		testHookCopying = func(*Stream) {
 			testHookCopying = func(*Stream) {}
 			time.Sleep(3 * s.link.shrinkAfter())
