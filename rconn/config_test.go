@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -56,9 +57,9 @@ func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
 	t.Cleanup(func() { budget.Process.SetLimit(0) })
 	bounds := map[string]rconn.Config{
 		"RecvBuffer, least":      {RecvBuffer: 4 << 10},
-		"RecvBuffer, most":       {RecvBuffer: largest, HandshakeTimeout: time.Hour},
+		"RecvBuffer, most":       {RecvBuffer: largest, HandshakeTimeout: time.Hour, LinkIdle: 1},
 		"SendBuffer, least":      {SendBuffer: 4 << 10},
-		"SendBuffer, most":       {SendBuffer: largest},
+		"SendBuffer, most":       {SendBuffer: largest, LinkIdle: 1},
 		"SendBuffer, dedicated":  {RecvBuffer: 4 << 10, SendBuffer: largest, Dedicated: true},
 		"SendQueue, least":       {SendQueue: 16},
 		"SendQueue, most":        {SendQueue: 32768},
@@ -90,6 +91,11 @@ func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
 				_, err := io.ReadFull(server, make([]byte, 1))
 				require.NoError(t, err)
 			})
+			// Tests that come behind this one have the memory again.
+			hang.Unless(t, func() bool {
+				used, _ := budget.Process.State()
+				return used.Registered < largest
+			}, name)
 		}
 	}
 	t.Run("sim", func(t *testing.T) { test(t, venue{Fabric: sim.New(sim.Link{}), addr: simAddr}) })
