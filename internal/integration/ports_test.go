@@ -129,7 +129,8 @@ func (p *ports) compare(dialed, accepted *portsReport) {
 		p.t.Error("a dial failed with what no dial may: ", what)
 	}
 	for _, what := range accepted.Strangers {
-		p.t.Error("accepted, though no dial has had it: ", what)
+		p.t.Errorf("accepted, though no dial has had it: %v; what became of its link, and of dials:\n%s", what,
+			strings.Join(slices.Concat(accepted.of(what), dialed.of(what), dialed.failedDials()), "\n"))
 	}
 	for id, d := range dialed.Ends {
 		a, ok := accepted.Ends[id]

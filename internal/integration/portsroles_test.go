@@ -44,7 +44,7 @@ func (h portsHello) stream() *stream {
 type portsEnd struct {
 	Up, Down int    // bytes written or read
 	Error    string // the first; "" if all was as it should be
-	Link     string // whose it is: the client's address
+	Link     string // whose it is: its addresses
 	Where    string // the connection's addresses, and when it began and ended
 }
 
@@ -53,21 +53,34 @@ type portsReport struct {
 	Ends      map[uint64]*portsEnd
 	Failed    map[string]int // dials, by their error
 	Wrong     []string       // errors that Dial must not return
-	Strangers []string       // what has come on connections without a hello that were not to be accepted
+	Strangers []*portsEnd    // connections without a hello that were not to be accepted
 	Unmet     int            // connections without a hello
-	Links     []string       // what became of links
+	Links     []string       // what became of links, and of dials that have failed
 	Moves     uint64         // of these
 }
 
-// of returns what became of a connection's link.
+// of returns what became of a connection's link, at either side.
 func (r *portsReport) of(e *portsEnd) (lines []string) {
+	local, remote, _ := strings.Cut(e.Link, " to ")
 	for _, line := range r.Links {
-		if strings.Contains(line, " "+e.Link+" ") {
+		if strings.Contains(line, " "+e.Link+" ") || strings.Contains(line, " "+remote+" to "+local+" ") {
 			lines = append(lines, line)
 		}
 	}
 	return lines
 }
+
+// failedDials returns the dials that have failed.
+func (r *portsReport) failedDials() (lines []string) {
+	for _, line := range r.Links {
+		if strings.Contains(line, dialFailed) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+const dialFailed = " a dial failed: "
 
 func (r *portsReport) add(o *portsReport) {
 	if r.Ends == nil {
@@ -100,12 +113,10 @@ func (g *portsLog) report() error {
 
 // ended notes what an end has seen.
 func (g *portsLog) ended(c net.Conn, h portsHello, e *portsEnd, began time.Time, err error) {
-	e.Where = fmt.Sprintf("%v to %v, %s to %s, %+v", c.LocalAddr(), c.RemoteAddr(), clock(began), clock(time.Now()), h)
+	e.place(c, began)
+	e.Where += fmt.Sprintf(", %+v", h)
 	if err != nil {
 		e.Error = err.Error()
-	}
-	if l, ok := c.(linked); ok {
-		e.Link = l.Link().Local.String()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,6 +124,14 @@ func (g *portsLog) ended(c net.Conn, h portsHello, e *portsEnd, began time.Time,
 		g.Ends = make(map[uint64]*portsEnd)
 	}
 	g.Ends[h.ID] = e
+}
+
+// place notes where and when the connection was that ends.
+func (e *portsEnd) place(c net.Conn, began time.Time) {
+	e.Where = fmt.Sprintf("%v to %v, %s to %s", c.LocalAddr(), c.RemoteAddr(), clock(began), clock(time.Now()))
+	if l, ok := c.(linked); ok {
+		e.Link = l.Link().Local.String() + " to " + l.Link().Remote.String()
+	}
 }
 
 func clock(t time.Time) string { return t.Format("15:04:05.000000") }
@@ -188,7 +207,9 @@ func (g *portsLog) serve(network string, c net.Conn) {
 				return
 			}
 		}
-		g.Strangers = append(g.Strangers, fmt.Sprintf("%v to %v at %s: %v, %v", c.LocalAddr(), c.RemoteAddr(), clock(began), err, c.Close()))
+		e := &portsEnd{Error: fmt.Sprintf("%v, %v", err, c.Close())}
+		e.place(c, began)
+		g.Strangers = append(g.Strangers, e)
 		return
 	}
 	e := new(portsEnd)
@@ -283,6 +304,7 @@ func (g *portsLog) notDialed(ctx context.Context, network string, err error) {
 	} else if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
 		what = network + ": timeout"
 	}
+	g.Links = append(g.Links, clock(time.Now())+dialFailed+err.Error())
 	if g.Failed == nil {
 		g.Failed = make(map[string]int)
 	}
