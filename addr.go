@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ringnet/ringnet/internal/bubble"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
@@ -82,6 +83,9 @@ func openSHM(trust trustUser, _ *Config) (fabric.Fabric, error) {
 }
 
 func openRDMA(_ trustUser, c *Config) (fabric.Fabric, error) {
+	if err := bubble.RefuseRDMA(); err != nil {
+		return nil, err
+	}
 	if c == nil {
 		return verbs.Fabric()
 	}

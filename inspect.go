@@ -42,7 +42,7 @@ var connections struct {
 }
 
 // asked answers those who ask for the links and connections of this process.
-var asked = inspect.Answerer{Answer: describeProcess}
+var asked = inspect.New(describeProcess)
 
 // enter has a connection, that of a *Conn or *auto.TCPConn, be among those of this process.
 func (c *connection) enter(key any) {

@@ -146,7 +146,7 @@ func TestAProcessAnswersWhileItHasConnections(t *testing.T) {
 	require.False(t, listens(), "RINGNET_SS=off")
 
 	t.Setenv("RINGNET_SS", "on")
-	a := inspect.Answerer{Answer: describeProcess}
+	a := inspect.New(describeProcess)
 	for range 3 {
 		a.Hold()
 		require.Eventually(t, listens, time.Minute, time.Millisecond)

@@ -9,6 +9,7 @@ import (
 	"weak"
 
 	"github.com/ringnet/ringnet/internal/auto"
+	"github.com/ringnet/ringnet/internal/bubble"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
@@ -44,6 +45,7 @@ func (d *Dialer) setup(n network, f fabric.Fabric) (link.Setup, error) {
 	cfg, err := link.NewSetup(d.Config)
 	if err == nil {
 		completeLink(&cfg, n, f)
+		cfg.Dedicated = cfg.Dedicated || bubble.In() // whose links are not shared
 	}
 	return cfg, err
 }

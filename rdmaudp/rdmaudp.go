@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/ringnet/ringnet/internal/bubble"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/internal/hostport"
@@ -194,6 +195,9 @@ func openFabric(trafficClass int) (fabric.Datagrams, error) {
 		return nil, fmt.Errorf("TrafficClass is %d: want 1 to 255, 0 for the system's choice, or a negative number for class 0", trafficClass)
 	}
 	if err := netns.Current().Refuse(); err != nil { // goroutines look for receivers
+		return nil, err
+	}
+	if err := bubble.RefuseRDMA(); err != nil {
 		return nil, err
 	}
 	f, err := verbs.New(verbs.Config{TrafficClass: trafficClass})

@@ -10,6 +10,7 @@
 package inspect
 
 import (
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -103,18 +104,23 @@ func off() bool {
 // ask and close do not pay for it each time.
 const settle = 100 * time.Millisecond
 
-// Answerer answers those who ask, as long as the process holds something that can be seen. The zero
-// Answerer with Answer is ready for use.
+// Answerer answers those who ask, as long as the process holds something that can be seen.
 type Answerer struct {
-	// Answer describes the process, after it has carried out the request.
-	Answer func(Request) Process
+	answer func(Request) Process
 
 	// Links call Hold and Release with their locks held, so no system call is made with this one held.
 	mu        sync.Mutex // guards what follows
 	held      int
-	timer     *time.Timer // of begin; nil: nothing was held yet
+	timer     *time.Timer // of begin
 	listening bool        // or about to
 	end       func()      // has the socket be closed; nil: there is none
+}
+
+// New returns an Answerer. answer describes the process, after it has carried out the request.
+func New(answer func(Request) Process) *Answerer {
+	a := &Answerer{answer: answer}
+	a.timer = time.AfterFunc(math.MaxInt64, a.begin) // which Hold and Release set, in whatever bubble of testing/synctest
+	return a
 }
 
 // Hold counts something that can be seen.
@@ -122,7 +128,7 @@ func (a *Answerer) Hold() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.held++; a.held == 1 {
-		a.timer = time.AfterFunc(settle, a.begin)
+		a.timer.Reset(settle)
 	}
 }
 

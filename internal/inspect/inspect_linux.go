@@ -74,7 +74,7 @@ func (a *Answerer) serve(l *net.UnixListener) {
 		go func() {
 			defer func() { <-slots }()
 			defer c.Close()
-			a.answer(c)
+			a.serveOne(c)
 		}()
 	}
 	_ = l.Close()
@@ -82,14 +82,14 @@ func (a *Answerer) serve(l *net.UnixListener) {
 	a.begin() // something may be held again
 }
 
-// answer answers one who may ask.
-func (a *Answerer) answer(c *net.UnixConn) {
+// serveOne answers one who may ask.
+func (a *Answerer) serveOne(c *net.UnixConn) {
 	_ = c.SetDeadline(time.Now().Add(asking))
 	var r Request
 	if json.NewDecoder(io.LimitReader(c, request)).Decode(&r) != nil || isGone(c) {
 		return
 	}
-	p := a.Answer(r)
+	p := a.answer(r)
 	p.At = time.Now()
 	_ = c.SetDeadline(time.Now().Add(asking))
 	w := bufio.NewWriter(c)

@@ -13,7 +13,7 @@ import (
 // A link begins and ends connections with its lock held.
 func TestNobodyWhoBeginsAConnectionWaitsForASystemCall(t *testing.T) {
 	t.Setenv(env, "on")
-	a := &Answerer{Answer: func(Request) Process { return Process{} }}
+	a := New(func(Request) Process { return Process{} })
 	waited := make(chan bool, 2)
 	control := refuseDescriptors
 	defer func() { refuseDescriptors = control }()
