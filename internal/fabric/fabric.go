@@ -284,8 +284,8 @@ type Memory interface {
 	RKey() uint32
 
 	// Free gives the memory back, which neither the peer nor a work request that is
-	// under way may use any more. It is called as PostRecv is. A fabric that cannot
-	// free memory returns false, and the memory stays as it is.
+	// under way may use any more. It may be called at any time until the endpoint's Close. A
+	// fabric that cannot free memory returns false, and the memory stays as it is.
 	Free() bool
 
 	// Keep says that slices of the memory may outlive it. To touch them after Free

@@ -148,22 +148,27 @@ func (a *arena) add(memory fabric.Memory, n int) {
 // empty reports whether all of the slab is free.
 func (s *slab) empty() bool { return len(s.free[len(s.free)-1]) > 0 }
 
-// trim frees a slab in which nothing is, and returns how many bytes; 0 says that there is no
-// more.
-func (a *arena) trim() (freed int) {
+// takeEmpty takes a slab out in which nothing is, for its caller to free; nil: there is none.
+func (a *arena) takeEmpty() *slab {
 	for i, s := range a.slabs {
-		if s.stays || !s.empty() {
-			continue
+		if !s.stays && s.empty() {
+			a.slabs = slices.Delete(a.slabs, i, i+1)
+			return s
 		}
-		if s.stays = !s.memory.Free(); s.stays {
-			continue
-		}
-		a.account.Release(s.size)
-		a.size -= s.size
-		a.slabs = slices.Delete(a.slabs, i, i+1)
-		return s.size
 	}
-	return 0
+	return nil
+}
+
+// freed notes that a slab that was taken out is freed.
+func (a *arena) freed(s *slab) {
+	a.account.Release(s.size)
+	a.size -= s.size
+}
+
+// keep takes a slab back that cannot be freed.
+func (a *arena) keep(s *slab) {
+	s.stays = true
+	a.slabs = append(a.slabs, s)
 }
 
 // take cuts a piece out of the smallest free one that is large enough.

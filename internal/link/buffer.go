@@ -105,16 +105,16 @@ func (b *Buffer) Close() {
 	}
 	b.closed = true
 	if !l.path.owner.moving { // else freeMoved frees it
-		b.free()
+		b.free(l.free)
 	}
 	l.streams.owned--
 	l.startIdleTimer()
 }
 
-// free frees the memory of a buffer that is closed. Called with mu held.
-func (b *Buffer) free() {
+// free frees the memory of a buffer that is closed, by a function that does so. Called with mu held.
+func (b *Buffer) free(free func(m fabric.Memory) bool) {
 	delete(b.link.send.buffers, b)
-	if b.memory.Free() {
+	if free(b.memory) {
 		b.link.memory.account.Release(b.size)
 	}
 }

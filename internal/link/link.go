@@ -123,5 +123,5 @@ type linkMemory struct {
 	line      memoryLine
 	shrinking shrinking
 
-	registering sync.WaitGroup // calls of register; begun while the link is up
+	registering sync.WaitGroup // calls of register and free; begun while the link is up
 }

@@ -93,7 +93,7 @@ func (l *Link) freeMoved() {
 	l.path.owner.moving = false
 	for b := range l.send.buffers {
 		if b.closed {
-			b.free()
+			b.free(fabric.Memory.Free)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// A device may take tens of milliseconds for each MiB that it registers. So a link registers
-// memory without its lock: for a buffer in the call that makes it, and for rings in a
+// A device may take tens of milliseconds for each MiB that it registers, and for what it frees. So a link
+// registers and frees memory without its lock: for a buffer in the call that makes it, and for rings in a
 // goroutine, registerSlabs, which lives as long as somebody waits for such memory, or for the
 // peer's (reach.go).
 
@@ -104,6 +104,22 @@ func (l *Link) register(n int, a fabric.Access) (fabric.Memory, error) {
 		l.changed(err) // Wait has yet to return it
 	}
 	return memory, err
+}
+
+// free frees memory that nothing uses any more, and returns whether the fabric can. Called with mu held,
+// which it releases meanwhile while the link is up, as register does. The endpoint stays until then.
+func (l *Link) free(m fabric.Memory) bool {
+	if l.stage != up {
+		return m.Free()
+	}
+	l.memory.registering.Add(1)
+	l.path.work.Add(1)
+	l.mu.Unlock()
+	freed := m.Free()
+	l.mu.Lock()
+	l.path.work.Done()
+	l.memory.registering.Done()
+	return freed
 }
 
 // awaitRing returns memory for the ring that a stream begins with. If that has to be

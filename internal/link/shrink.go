@@ -2,7 +2,6 @@ package link
 
 import (
 	"errors"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -64,18 +63,21 @@ func (l *Link) shrinkTick() {
 	}
 }
 
-// trim frees what arena.trim frees, and returns how many bytes. Called with mu held, which it
-// releases between two slabs, for a device takes a while.
+// trim frees the slabs in which nothing is, and returns how many bytes. Called with mu held, which it
+// releases meanwhile.
 func (l *Link) trim() (freed int) {
+	rings := &l.memory.rings
 	for l.stage == up {
-		n := l.memory.rings.trim()
-		if n == 0 {
+		s := rings.takeEmpty()
+		if s == nil {
 			break
 		}
-		freed += n
-		l.mu.Unlock()
-		runtime.Gosched()
-		l.mu.Lock()
+		if !l.free(s.memory) {
+			rings.keep(s)
+			continue
+		}
+		rings.freed(s)
+		freed += s.size
 	}
 	return freed
 }

@@ -26,20 +26,24 @@ import (
 
 type deviceContext = *C.struct_rn_ibv_context
 
-// devices are the devices in use.
+// devices are the devices that have been used.
 type devices struct {
-	mu   sync.Mutex // guards the map and the users of each device
-	open map[deviceContext]*device
+	mu sync.Mutex // guards of
+	of map[deviceContext]*device
 }
 
+// device is one, open as long as it has users. Who opens or closes it waits for nobody who does
+// that with another.
 type device struct {
 	ctx    deviceContext
-	attr   C.struct_rn_ibv_device_attr
-	users  int
-	file   *os.File      // a duplicate of the context's async_fd
-	done   chan struct{} // closed when the goroutine has ended
 	vector atomic.Uint32
 	gone   atomic.Bool // it has failed, or the kernel has cut it off
+
+	opening sync.Mutex // guards users and, until there are users, what follows
+	users   int
+	attr    C.struct_rn_ibv_device_attr
+	file    *os.File      // a duplicate of the context's async_fd
+	done    chan struct{} // closed when the goroutine has ended
 
 	mu        sync.Mutex // guards the maps
 	endpoints map[*endpoint]struct{}
@@ -48,73 +52,77 @@ type device struct {
 
 // acquire returns the device of a context. The caller releases it.
 func (s *devices) acquire(ctx deviceContext) (*device, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch d := s.open[ctx]; {
-	case d != nil && d.gone.Load() && isCutOff(ctx):
+	d := s.find(ctx)
+	d.opening.Lock()
+	defer d.opening.Unlock()
+	if d.users > 0 && d.gone.Load() && isCutOff(ctx) {
 		return nil, deadError(ctx)
-	case d != nil:
-		d.users++
-		return d, nil
 	}
-	d, err := openDevice(ctx)
-	if err != nil {
-		return nil, err
+	if d.users == 0 {
+		if err := d.open(); err != nil {
+			return nil, err
+		}
 	}
-	if s.open == nil {
-		s.open = make(map[deviceContext]*device)
-	}
-	s.open[ctx] = d
+	d.users++
 	return d, nil
 }
 
-func (s *devices) release(d *device) {
+func (s *devices) find(ctx deviceContext) *device {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	d := s.of[ctx]
+	if d == nil {
+		d = &device{ctx: ctx, endpoints: make(map[*endpoint]struct{}), byElement: make(map[uint64]*endpoint)}
+		if s.of == nil {
+			s.of = make(map[deviceContext]*device)
+		}
+		s.of[ctx] = d
+	}
+	return d
+}
+
+func (d *device) release() {
+	d.opening.Lock()
+	defer d.opening.Unlock()
 	if d.users--; d.users > 0 {
 		return
 	}
-	delete(s.open, d.ctx)
 	d.file.Close()
 	<-d.done
 }
 
-func openDevice(ctx deviceContext) (*device, error) {
-	d := &device{
-		ctx:       ctx,
-		users:     1,
-		done:      make(chan struct{}),
-		endpoints: make(map[*endpoint]struct{}),
-		byElement: make(map[uint64]*endpoint),
-	}
-	switch rc := C.rn_query_device(ctx, &d.attr); syscall.Errno(rc) {
+// open begins to dispatch the device's events. Called with opening held.
+func (d *device) open() error {
+	switch rc := C.rn_query_device(d.ctx, &d.attr); syscall.Errno(rc) {
 	case 0:
 	case syscall.EIO:
-		return nil, deadError(ctx)
+		return deadError(d.ctx)
 	default:
-		return nil, syscallError("ibv_query_device", rc)
+		return syscallError("ibv_query_device", rc)
 	}
-	fd, err := unix.FcntlInt(uintptr(ctx.async_fd), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := unix.FcntlInt(uintptr(d.ctx.async_fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
+		return os.NewSyscallError("fcntl", err)
 	}
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		syscall.Close(fd)
-		return nil, os.NewSyscallError("fcntl", err)
+		return os.NewSyscallError("fcntl", err)
 	}
-	d.drain(0) // drop events from before it was opened: no endpoint is attached
+	d.gone.Store(false) // perhaps another device's context was at this address before
+	d.drain(0)          // drop events from before it was opened: no endpoint is attached
 	d.file = os.NewFile(uintptr(fd), "ibv_async_event")
 	raw, err := d.file.SyscallConn()
 	if err != nil {
 		d.file.Close()
-		return nil, err
+		return err
 	}
+	d.done = make(chan struct{})
 	go func() {
 		defer close(d.done)
 		for raw.Read(d.drain) == nil {
 		}
 	}()
-	return d, nil
+	return nil
 }
 
 // drain dispatches all pending events. It returns false, so that raw.Read waits for

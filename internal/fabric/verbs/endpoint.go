@@ -254,7 +254,7 @@ func (e *endpoint) Close() error {
 		e.pd = nil
 	}
 	if e.device != nil {
-		e.manager.devices.release(e.device)
+		e.device.release()
 		e.device = nil
 	}
 	if e.id != nil {
