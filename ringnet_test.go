@@ -17,8 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/hostport"
 )
 
@@ -31,6 +33,7 @@ func (h host) any() string { return net.JoinHostPort(h.ip, "0") }
 // overEachNetwork runs a test over a simulated network, over shm, and over rdma
 // where there is a device.
 func overEachNetwork(t *testing.T, test func(t *testing.T, h host)) {
+	setAutoTimes(t, func(times *auto.Times) { times.Answer = hang.After }) // no dial passes over a link, however slow the machine
 	t.Run("sim", func(t *testing.T) {
 		simulate(t, sim.New(sim.Link{}))
 		test(t, host{"sim", "10.0.0.1"})
