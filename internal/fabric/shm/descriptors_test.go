@@ -19,6 +19,11 @@ import (
 // called.
 func useUpDescriptors(t *testing.T) (release func()) {
 	t.Helper()
+	hang.Unless(t, func() bool { // nothing of an earlier test is closed meanwhile
+		closing.Lock()
+		defer closing.Unlock()
+		return len(closing.by) == 0
+	})
 	var before unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	highest, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
@@ -42,6 +47,40 @@ func useUpDescriptors(t *testing.T) (release func()) {
 	}
 }
 
+// bareDialer is a socket that says nothing.
+func bareDialer(t *testing.T) (fd int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	wait := unix.NsecToTimeval(int64(hang.After))
+	require.NoError(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
+	return fd
+}
+
+// requireNoDescriptor connects to a listener, which has to refuse as one without descriptors.
+func requireNoDescriptor(t *testing.T, fd int, at unix.Sockaddr) {
+	t.Helper()
+	require.NoError(t, unix.Connect(fd, at))
+	b := make([]byte, 4096)
+	n, err := unix.Read(fd, b)
+	require.NoError(t, err, "no answer")
+	refused, err := decodeFrame(b[:n])
+	require.NoError(t, err)
+	require.Equal(t, rej, refused.kind)
+	require.EqualValues(t, fabric.RejectConsumer, refused.reason)
+	why := wire.DecodeReject(refused.private)
+	require.True(t, why.Busy)
+	require.Contains(t, why.Reason, syscall.EMFILE.Error())
+}
+
+// waiting is how many connections wait until their request has come.
+func (l *listener) waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.requests)
+}
+
 // A listener whose process has no descriptor left tells each dialer so at once, and takes the next
 // when there is one again.
 func TestAListenerWithoutDescriptorsRefusesAtOnce(t *testing.T) {
@@ -51,40 +90,38 @@ func TestAListenerWithoutDescriptorsRefusesAtOnce(t *testing.T) {
 	defer fl.Close()
 	at, err := unix.Getsockname(fl.(*listener).sock.fd)
 	require.NoError(t, err)
-	var dialers []int
-	for range 3 {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-		require.NoError(t, err)
-		defer unix.Close(fd)
-		wait := unix.NsecToTimeval(int64(hang.After))
-		require.NoError(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
-		dialers = append(dialers, fd)
-	}
+	dialers := []int{bareDialer(t), bareDialer(t), bareDialer(t)}
+	last := bareDialer(t)
 	release := useUpDescriptors(t)
 	defer func() { release() }()
 	for _, fd := range dialers {
-		require.NoError(t, unix.Connect(fd, at))
-		b := make([]byte, 4096)
-		n, err := unix.Read(fd, b)
-		require.NoError(t, err, "no answer")
-		refused, err := decodeFrame(b[:n])
-		require.NoError(t, err)
-		require.Equal(t, rej, refused.kind)
-		require.EqualValues(t, fabric.RejectConsumer, refused.reason)
-		why := wire.DecodeReject(refused.private)
-		require.True(t, why.Busy)
-		require.Contains(t, why.Reason, syscall.EMFILE.Error())
+		requireNoDescriptor(t, fd, at)
 	}
 	release()
 	release = func() {}
-	last, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer unix.Close(last)
 	require.NoError(t, unix.Connect(last, at))
-	hang.Unless(t, func() bool {
-		l := fl.(*listener)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.requests) == 1
-	})
+	hang.Unless(t, func() bool { return fl.(*listener).waiting() == 1 })
+}
+
+// A listener keeps its spare descriptor as long as it has nobody to refuse. The kernel says that there is no
+// descriptor also where there is no connection to accept.
+func TestAListenerKeepsItsSpareDescriptorUntilSomebodyDials(t *testing.T) {
+	f := newFabric(t)
+	fl, err := f.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 8)
+	require.NoError(t, err)
+	defer fl.Close()
+	at, err := unix.Getsockname(fl.(*listener).sock.fd)
+	require.NoError(t, err)
+	first, second, spare := bareDialer(t), bareDialer(t), bareDialer(t)
+	release := useUpDescriptors(t)
+	defer release()
+	require.NoError(t, unix.Close(spare)) // the last, for the first
+	require.NoError(t, unix.Connect(first, at))
+	hang.Unless(t, func() bool { return fl.(*listener).waiting() == 1 })
+	for range 100_000 { // whoever else needs a descriptor
+		if fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC); err == nil {
+			defer unix.Close(fd)
+		}
+	}
+	requireNoDescriptor(t, second, at)
 }

@@ -219,6 +219,9 @@ func (l *listener) acceptAll() error {
 // there is no other, and reports whether it has.
 func (l *listener) refuseExhausted(cause error) bool {
 	if l.spare < 0 {
+		l.spare = newSpare() // the last that was refused is closed by now, perhaps
+	}
+	if l.spare < 0 {
 		return false
 	}
 	_ = unix.Close(l.spare)
@@ -250,6 +253,9 @@ func (l *listener) next() (fd int, err error) {
 	err = unix.EAGAIN
 	waitErr := l.sock.sleeper.Sleep(func(uintptr) bool {
 		fd, err = l.sock.accept()
+		if exhausted(err) && !l.sock.readable() { // the kernel looks for a descriptor before it looks for a connection
+			err = unix.EAGAIN
+		}
 		return err != unix.EAGAIN
 	})
 	if waitErr != nil {

@@ -169,6 +169,13 @@ func (s *socket) checkNoDescriptors() error {
 	return err
 }
 
+// readable reports whether something has come.
+func (s *socket) readable() bool {
+	p := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return n > 0 || err != nil
+}
+
 // receive waits, until ctx ends, for the next packet of the handshake. It puts
 // the packet's n bytes into b and returns the one descriptor that came with them,
 // or -1. Unless want is set, a descriptor is an error.
