@@ -15,16 +15,26 @@ import (
 func TestInABubble(t *testing.T) {
 	onlySHM(t)
 	for _, network := range []string{"auto", "shm"} {
-		t.Run(network, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l, err := Listen(network, "127.0.0.1:0")
-				require.NoError(t, err)
-				for range 3 {
-					connectInABubble(t, l)
-				}
-				require.NoError(t, l.Close())
+		for name, tt := range map[string]struct {
+			cfg *Config
+			end func()
+		}{
+			"CloseIdleLinks": {nil, CloseIdleLinks},
+			"LinkIdle":       {&Config{LinkIdle: -1}, func() {}},
+			"Dedicated":      {&Config{Dedicated: true}, func() {}},
+		} {
+			t.Run(network+", "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l, err := (&ListenConfig{Config: tt.cfg}).Listen(t.Context(), network, "127.0.0.1:0")
+					require.NoError(t, err)
+					for range 3 {
+						connectInABubble(t, Dialer{Config: tt.cfg}, l)
+					}
+					require.NoError(t, l.Close())
+					tt.end()
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -59,15 +69,18 @@ func TestInABubbleAndOutside(t *testing.T) {
 			}
 			for range 3 {
 				use(t)
-				synctest.Test(t, use)
+				synctest.Test(t, func(t *testing.T) {
+					use(t)
+					CloseIdleLinks()
+				})
 			}
 		})
 	}
 }
 
 // connectInABubble dials, exchanges some bytes, and returns when Close has at both ends.
-func connectInABubble(t *testing.T, l net.Listener) {
-	c, err := Dial(networkOf(l), l.Addr().String())
+func connectInABubble(t *testing.T, d Dialer, l net.Listener) {
+	c, err := d.Dial(networkOf(l), l.Addr().String())
 	require.NoError(t, err)
 	s, err := l.Accept()
 	require.NoError(t, err)

@@ -22,6 +22,7 @@ type linkKey struct {
 	config        link.Setup           // with the network namespace
 	trust         weak.Pointer[Dialer] // the one whose TrustUser decides; nil without TrustUser
 	proven        bool                 // dialed by auto, with the proof that TCP leads to the same listener
+	bubble        bool                 // made in one of testing/synctest
 }
 
 // links are the links that this process has dialed and on which more connections may begin.
@@ -45,14 +46,13 @@ func (d *Dialer) setup(n network, f fabric.Fabric) (link.Setup, error) {
 	cfg, err := link.NewSetup(d.Config)
 	if err == nil {
 		completeLink(&cfg, n, f)
-		cfg.Dedicated = cfg.Dedicated || bubble.In() // whose links are not shared
 	}
 	return cfg, err
 }
 
 // linkKey returns the key of the links that d may share.
 func (d *Dialer) linkKey(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Setup, proven bool) linkKey {
-	key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: proven}
+	key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: proven, bubble: bubble.In()}
 	if d.TrustUser != nil {
 		key.fabric, key.trust = nil, weak.Make(d) // each dial opens a fabric of its own, which asks d
 	}

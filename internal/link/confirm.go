@@ -3,7 +3,6 @@ package link
 import (
 	"context"
 	"errors"
-	"net"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -44,7 +43,7 @@ func (l *Link) giveUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.path.unconfirmed {
-		l.fail(net.ErrClosed)
+		l.fail(errGivenUp)
 		l.path.settled.Broadcast()
 	}
 }

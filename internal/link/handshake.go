@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/bubble"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -298,6 +299,7 @@ func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account, reserve fun
 		remote:  ep.RemoteAddr(),
 		cfg:     cfg,
 		limits:  limits,
+		bubble:  bubble.In(),
 		life:    life{gone: make(chan struct{})},
 		streams: streamTable{opens: make(chan struct{}, wire.MaxOpens)},
 		memory:  linkMemory{account: account},

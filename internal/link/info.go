@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/bubble"
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
@@ -40,11 +41,13 @@ var all = struct {
 	past  map[string]Stats
 }{links: make(map[*Link]struct{}), past: make(map[string]Stats)}
 
-// allLinks returns all links of this process that have memory, in no order.
+// allLinks returns all links of this process that have memory, in no order. The caller may use them: in a
+// bubble of testing/synctest they are those of bubbles, and outside the others.
 func allLinks() []*Link {
 	all.Lock()
 	defer all.Unlock()
-	return slices.Collect(maps.Keys(all.links))
+	bubbles := bubble.In()
+	return slices.DeleteFunc(slices.Collect(maps.Keys(all.links)), func(l *Link) bool { return l.bubble != bubbles })
 }
 
 // CloseIdle has the links of this process leave that carry no stream.

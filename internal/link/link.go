@@ -80,6 +80,7 @@ type Link struct {
 	cfg    Setup
 	limits fabric.Limits
 	active bool // this side dialed, and opens the streams
+	bubble bool // made in one of testing/synctest, where alone its channels and timers may be used
 
 	local, remote netip.AddrPort // of the first queue pair, by which the link is known
 
