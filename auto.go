@@ -116,7 +116,8 @@ func (c *AutoConn) ReadFrom(r io.Reader) (int64, error) {
 	if _, ok := c.stream.(*Conn); ok || copying.HasDescriptor(r) {
 		return c.stream.ReadFrom(r)
 	}
-	return copying.To(c.stream, r)
+	n, err := copying.To(c.stream, r)
+	return n, opError("readfrom", "tcp", c.LocalAddr(), c.RemoteAddr(), err)
 }
 
 // WriteTo implements io.WriterTo: io.Copy from c calls it. It writes to w what it reads from c
@@ -126,7 +127,8 @@ func (c *AutoConn) WriteTo(w io.Writer) (int64, error) {
 	if _, reads := w.(io.ReaderFrom); ok || reads || copying.HasDescriptor(w) {
 		return c.stream.WriteTo(w)
 	}
-	return copying.From(w, c.stream)
+	n, err := copying.From(w, c.stream)
+	return n, opError("writeto", "tcp", c.LocalAddr(), c.RemoteAddr(), err)
 }
 
 // WriteBuffers writes the buffers as one Write: see [rconn.Conn.WriteBuffers]. Over TCP it is

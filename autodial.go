@@ -47,8 +47,8 @@ func (d *Dialer) dialAuto(ctx context.Context, n network, address string) (*Auto
 	if err != nil {
 		return nil, nil, err
 	}
-	if remotes = matching(remotes, local.Addr()); len(remotes) == 0 {
-		return nil, nil, &net.AddrError{Err: "no address of the local address's family", Addr: address}
+	if remotes, err = matching(remotes, local.Addr(), address); err != nil {
+		return nil, nil, err
 	}
 	primaries, fallbacks := families(remotes)
 	if tcp.FallbackDelay < 0 || len(fallbacks) == 0 {
@@ -133,14 +133,17 @@ func (d *Dialer) netDialer() net.Dialer {
 	return n
 }
 
-// matching returns the addresses that can be dialed from a local one.
-func matching(remotes []netip.AddrPort, local netip.Addr) (match []netip.AddrPort) {
+// matching returns those of the addresses of a name that can be dialed from a local one.
+func matching(remotes []netip.AddrPort, local netip.Addr, name string) (match []netip.AddrPort, err error) {
 	for _, remote := range remotes {
 		if !local.IsValid() || local.IsUnspecified() || local.Is4() == remote.Addr().Is4() {
 			match = append(match, remote)
 		}
 	}
-	return match
+	if len(match) == 0 {
+		return nil, &net.AddrError{Err: "no address of the local address's family", Addr: name}
+	}
+	return match, nil
 }
 
 // families divides addresses into those of the first one's family and those of the other.

@@ -251,6 +251,9 @@ func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, ne
 	if err != nil {
 		return nil, nil, err
 	}
+	if remotes, err = matching(remotes, local.Addr(), address); err != nil {
+		return nil, nil, err
+	}
 	f, err := n.open(d.TrustUser, d.Config)
 	if err != nil {
 		return nil, nil, err
@@ -274,6 +277,12 @@ func (d *Dialer) resolve(ctx context.Context, n network, address string) (local 
 func inTurn[C any](ctx context.Context, network string, remotes []netip.AddrPort,
 	dial func(context.Context, netip.AddrPort) (C, error)) (none C, first net.Addr, err error) {
 	for i, remote := range remotes {
+		if ended := ctx.Err(); ended != nil {
+			if err == nil {
+				first, err = fabric.NewAddr(network, remote), ended
+			}
+			break
+		}
 		shared, cancel := share(ctx, len(remotes)-i)
 		c, failed := traceConnect(shared, remote, dial)
 		cancel()
@@ -282,9 +291,6 @@ func inTurn[C any](ctx context.Context, network string, remotes []netip.AddrPort
 		}
 		if err == nil {
 			first, err = fabric.NewAddr(network, remote), failed
-		}
-		if ctx.Err() != nil {
-			break
 		}
 	}
 	return none, first, err

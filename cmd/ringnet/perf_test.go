@@ -231,14 +231,14 @@ func TestPerfShowsNothingOfAServersAsItIs(t *testing.T) {
 	require.NoError(t, err)
 	friendly := serve(t, func(c *net.TCPConn) {
 		_, _ = bufio.NewReader(c).ReadString('\n')
-		_, _ = c.Write(append(machine, '\n'))
+		_, _ = fmt.Fprintf(c, "%s\n", machine)
 		_ = messages.Serve(c)
 	})
 	refusal, err := json.Marshal(perfWelcome{Error: words})
 	require.NoError(t, err)
 	refusing := serve(t, func(c *net.TCPConn) {
 		_, _ = bufio.NewReader(c).ReadString('\n')
-		_, _ = c.Write(append(refusal, '\n'))
+		_, _ = fmt.Fprintf(c, "%s\n", refusal)
 	})
 	r := measured(t, friendly, "--networks", "tcp")
 	require.Equal(t, words, r.Server.CPU)

@@ -17,6 +17,7 @@ type Queue struct {
 	waiting []Accepted
 	failed  error // why nothing more will come
 	closed  bool
+	over    bool          // nothing is added any more, and the addresses are free
 	changed chan struct{} // closed when one of these has changed, and replaced
 }
 
@@ -54,7 +55,7 @@ func (q *Queue) Fail(err error) {
 	q.wake()
 }
 
-// Close ends all calls of Next. It returns whether the queue was open.
+// Close has Next return nothing more. It returns whether the queue was open.
 func (q *Queue) Close() bool {
 	q.deadline.Set(time.Time{}) // ends its timer
 	q.mu.Lock()
@@ -83,7 +84,7 @@ func (q *Queue) SetDeadline(t time.Time) error {
 }
 
 // Next waits for what comes next, until the deadline. When the queue is closed, its error is
-// net.ErrClosed.
+// net.ErrClosed, and by then Reset has been called: who listens again finds the address free.
 func (q *Queue) Next() (Accepted, error) {
 	for {
 		a, changed, err := q.next()
@@ -106,8 +107,10 @@ func (q *Queue) next() (a Accepted, changed <-chan struct{}, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case q.closed:
+	case q.over:
 		return a, nil, net.ErrClosed
+	case q.closed:
+		return a, q.changed, nil
 	case q.deadline.Expired():
 		return a, nil, os.ErrDeadlineExceeded
 	case len(q.waiting) > 0:
@@ -120,11 +123,13 @@ func (q *Queue) next() (a Accepted, changed <-chan struct{}, err error) {
 	return a, q.changed, nil
 }
 
-// Reset resets the connections that wait. It is called after Close, when none is added any more.
+// Reset resets the connections that wait, and ends all calls of Next. It is called after Close, when none is
+// added any more.
 func (q *Queue) Reset() {
 	q.mu.Lock()
 	waiting := q.waiting
-	q.waiting = nil
+	q.waiting, q.over = nil, true
+	q.wake()
 	q.mu.Unlock()
 	for _, a := range waiting {
 		if a.Conn != nil {

@@ -88,8 +88,10 @@ func (l *Link) takePlace(ctx context.Context) error {
 	}
 }
 
-func (l *Link) open(ctx context.Context) (*Stream, error) {
-	s, err := l.beginStream(ctx)
+func (l *Link) open(ctx context.Context) (s *Stream, err error) {
+	if err = ctx.Err(); err == nil {
+		s, err = l.beginStream(ctx)
+	}
 	if err != nil {
 		<-l.streams.opens
 		return nil, reclaimOn(err, l.holders(err))

@@ -59,7 +59,7 @@ const restTime = 10 * time.Second
 // for that. No dial waits for a link beyond these, or fails because there is none.
 func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More) (*Stream, error) {
 	var full []*pooled // links that had no room for this stream
-	for {
+	for ctx.Err() == nil {
 		entry, found := p.find(key, more, full)
 		switch found {
 		case toMake:
@@ -85,10 +85,8 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 		if !entry.link.lacksPath.Load() {
 			p.forget(key, entry)
 		}
-		if ctx.Err() != nil {
-			return nil, err
-		}
 	}
+	return nil, ctx.Err()
 }
 
 // connect makes the link of an entry. Until connect has returned, the entry counts as given

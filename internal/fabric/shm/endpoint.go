@@ -167,7 +167,10 @@ func (e *endpoint) moveToError() {
 
 // Close implements [fabric.Endpoint].
 func (e *endpoint) Close() error {
-	if e.step == requested && e.passive || e.step == answered {
+	switch {
+	case e.passive && (e.step == requested || e.step == answered): // the listener has given up, or is closed
+		_ = e.sendReject(frame{reason: fabric.RejectConsumer, private: errListenerClosed.Append(nil)})
+	case e.step == answered:
 		_ = e.sendReject(frame{reason: fabric.RejectConsumer})
 	}
 	e.work.Wait()

@@ -172,8 +172,9 @@ func (e *endpoint) Reject(private []byte) error {
 	return e.sendReject(frame{reason: fabric.RejectConsumer, private: private})
 }
 
-// errListenerClosed goes to the dialers that a closed listener has not accepted.
-var errListenerClosed = wire.Reject{Reason: "the listener is closed"}
+// errListenerClosed goes to the dialers that a closed listener has not accepted. They ask again, and find
+// no listener then, or another.
+var errListenerClosed = wire.Reject{Busy: true, Reason: "the listener is closed"}
 
 // refuse ends the handshake with a REJ of the fabric's. If err is for want of descriptors or
 // memory, the dialer is to ask again.
