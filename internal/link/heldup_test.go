@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 type heldUp struct {
 	fabric.Endpoint
 	told    chan struct{} // closed when it is
+	fault   error         // then
 	reaches atomic.Bool
 	asked   atomic.Int32
 }
@@ -29,8 +31,8 @@ func (e *heldUp) Reach(ctx context.Context, _ uint64, _ uint32, _ int) error {
 	e.asked.Add(1)
 	select {
 	case <-e.told:
-		e.reaches.Store(true)
-		return nil
+		e.reaches.Store(e.fault == nil)
+		return e.fault
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -206,5 +208,22 @@ func TestDoorbellIsRungWithoutTheLock(t *testing.T) {
 		l.Abort()
 		synctest.Wait()
 		close(b.rung)
+	})
+}
+
+// The link may have ended when a ring is known not to exist: it stays ended, for the reason that it has.
+func TestARingThatIsNotThereOfALinkThatHasEnded(t *testing.T) {
+	besideAHeldUpPeer(t, true, func(t *testing.T, p *rawPeer, e *heldUp) {
+		e.fault = errors.New("nothing is there")
+		p.control(p.open(1))
+		synctest.Wait()
+		require.EqualValues(t, 1, e.asked.Load())
+		require.NoError(t, p.ep.Disconnect())
+		_, err := p.s.Read(make([]byte, 1), unlimited())
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		close(e.told)
+		synctest.Wait()
+		_, err = p.s.Read(make([]byte, 1), unlimited())
+		require.ErrorIs(t, err, syscall.ECONNRESET)
 	})
 }

@@ -44,6 +44,7 @@ func (l *Link) look(p wire.RingPlace) error {
 	switch {
 	case err == nil:
 		return nil
+	case l.stage >= ended: // meanwhile
 	case ctx.Err() != nil:
 		l.fail(&lostError{syscall.ETIMEDOUT, errLateRing})
 	default:

@@ -227,19 +227,19 @@ func (s *socket) bindDialer(a netip.AddrPort) error {
 
 // plainNames returns the plain names of users' listeners that accept connections to
 // an address.
-func (f *shm) plainNames(to netip.AddrPort, users ...uint32) (names []string) {
+func (f *shm) plainNames(to netip.AddrPort, users ...uint32) (names []namedSocket) {
 	for _, uid := range users {
 		for _, a := range covering(to) {
-			names = append(names, nameOf(listenerName, uid, "", a))
+			names = append(names, namedSocket{name: nameOf(listenerName, uid, "", a), owner: uid})
 		}
 	}
 	return names
 }
 
-// trustedListeners returns the names of all trusted listeners that accept connections
+// trustedListeners returns all trusted listeners that accept connections
 // to an address, the best first. untrusted is why another is not trusted, if there is
 // one; err is an error of sockets.
-func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (names []string, untrusted, err error) {
+func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (trusted []namedSocket, untrusted, err error) {
 	sockets, err := f.findListeners(ctx, to)
 	judged := f.judgeOwners(ctx, sockets)
 	for _, s := range sockets {
@@ -247,9 +247,9 @@ func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (names []
 			untrusted = err
 			continue
 		}
-		names = append(names, s.name)
+		trusted = append(trusted, s)
 	}
-	return names, untrusted, err
+	return trusted, untrusted, err
 }
 
 // judgeOwners judges the users whose sockets they are, all at the same time, so that what

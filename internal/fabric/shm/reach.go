@@ -32,7 +32,7 @@ func (e *endpoint) reach(ctx context.Context) error {
 	if e.reachFirst(ctx, e.f.plainNames(e.remote, ownUser()), true) == nil {
 		return nil
 	}
-	names, untrusted, err := e.f.trustedListeners(ctx, e.remote)
+	trusted, untrusted, err := e.f.trustedListeners(ctx, e.remote)
 	if errors.Is(err, errNoOwners) {
 		// A listener whose queue is full may be one that is not trusted.
 		return e.reachFirst(ctx, e.f.plainNames(e.remote, slices.Compact([]uint32{ownUser(), 0})...), false)
@@ -40,20 +40,20 @@ func (e *endpoint) reach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = e.reachFirst(ctx, names, true)
+	err = e.reachFirst(ctx, trusted, true)
 	if err == errNoListener && untrusted != nil {
 		return fmt.Errorf("the listener at %v: %w", e.remote, untrusted)
 	}
 	return err
 }
 
-// reachFirst connects to the first of the named listeners that is trusted: any user
+// reachFirst connects to the first of the listeners that is there, and whose owner's it is: any user
 // can take any name. It returns errFull if the queue of one is full: at once if wait
 // is set, otherwise if none of those behind it connects.
-func (e *endpoint) reachFirst(ctx context.Context, names []string, wait bool) error {
+func (e *endpoint) reachFirst(ctx context.Context, listeners []namedSocket, wait bool) error {
 	result := error(errNoListener)
-	for _, name := range names {
-		err := e.reachAt(ctx, name)
+	for _, l := range listeners {
+		err := e.reachAt(ctx, l)
 		switch {
 		case err == nil:
 			return nil
@@ -70,21 +70,25 @@ func (e *endpoint) reachFirst(ctx context.Context, names []string, wait bool) er
 	return result
 }
 
-// reachAt connects the socket to the listener that has a name, if it is trusted.
-func (e *endpoint) reachAt(ctx context.Context, name string) error {
+// reachAt connects the socket to a listener, if that is its owner's, and trusted.
+func (e *endpoint) reachAt(ctx context.Context, l namedSocket) error {
 	if e.sock.rights {
 		// Once connected, any listener could send descriptors.
-		if err := e.f.vet(ctx, name); err != nil {
+		uid, err := listenerUser(l.name)
+		if err == nil {
+			err = e.f.judgeOwner(ctx, uid, l.owner)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	if err := e.sock.connect(name); err != nil {
+	if err := e.sock.connect(l.name); err != nil {
 		return err
 	}
 	uid, err := e.sock.peer()
 	if err == nil {
 		e.user = uid
-		err = e.f.judge(ctx, uid, true)
+		err = e.f.judgeOwner(ctx, uid, l.owner)
 	}
 	if err != nil {
 		// A socket connects only once.

@@ -36,11 +36,11 @@ func listenerUser(name string) (uid uint32, err error) {
 	return s.peer()
 }
 
-// vet returns an error unless a trusted user listens at a name.
-func (f *shm) vet(ctx context.Context, name string) error {
-	uid, err := listenerUser(name)
-	if err != nil {
-		return err
+// judgeOwner returns an error unless a listener's user is the one whose listener is wanted, and trusted.
+// Another user, trusted or not, may have taken its name.
+func (f *shm) judgeOwner(ctx context.Context, uid, wanted uint32) error {
+	if uid != wanted {
+		return &fabric.OtherUserError{Peer: uid, Own: wanted}
 	}
 	return f.judge(ctx, uid, true)
 }
@@ -126,13 +126,16 @@ func (j *verdicts) begin(uid uint32, trust func(uint32) bool) *verdict {
 	v := &verdict{done: make(chan struct{})}
 	j.of[uid] = v
 	go func() {
-		trusted := trust(uid)
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		v.trusted = trusted
-		delete(j.of, uid)
-		close(v.done)
-		<-j.places
+		trusted := false
+		defer func() { // also if trust ends the goroutine, as a test that fails does
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			v.trusted = trusted
+			delete(j.of, uid)
+			close(v.done)
+			<-j.places
+		}()
+		trusted = trust(uid)
 	}()
 	return v
 }
