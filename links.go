@@ -183,5 +183,6 @@ func SetMemoryLimit(bytes int) { budget.Process.SetLimit(max(bytes, 0)) }
 
 // CloseIdleLinks ends the links of this process, dialed or accepted, that carry no connection
 // and are only kept for the next one (see [Config].LinkIdle). A link carries a connection until
-// its Close has returned; where the peer's end of it is still to come, the link ends with that.
+// its Close has returned; where the peer's end of it is still to come, the link ends with that, and
+// one that is looking for another queue pair when it has found one or none.
 func CloseIdleLinks() { link.CloseIdle() }

@@ -265,7 +265,11 @@ func (d *diagnosis) checkOffers(auto autoInfo) {
 func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.Duration) bool {
 	c, err := (&ringnet.Dialer{Timeout: timeout}).DialContext(ctx, "auto", address)
 	if err != nil {
-		d.add(finding{Subject: address, Status: bad, What: err.Error(), Mend: "start the listener, or mend the way there: ping, traceroute, nft list ruleset"})
+		mend := "start the listener, or mend the way there: ping, traceroute, nft list ruleset"
+		if dns := (*net.DNSError)(nil); errors.As(err, &dns) {
+			mend = "check the name: getent hosts " + dns.Name
+		}
+		d.add(finding{Subject: address, Status: bad, What: err.Error(), Mend: mend})
 		return false
 	}
 	auto := c.(*ringnet.AutoConn)

@@ -96,6 +96,8 @@ func TestDoctorFindsWhyAPeerIsNotReached(t *testing.T) {
 	nobody := freeAddress(t)
 	d = doctor(t, "", nobody)
 	d.requireBad(t, nobody, "connection refused", "start the listener")
+	d = doctor(t, "", "nobody.invalid:80")
+	d.requireBad(t, "nobody.invalid:80", "lookup nobody.invalid", "getent hosts nobody.invalid")
 }
 
 // Who switches networks off wants that.

@@ -6,7 +6,7 @@
 //
 // Without systemd it listens by itself:
 //
-//	go run ./activation -addr 127.0.0.1:8080
+//	cd examples && go run ./activation -addr 127.0.0.1:8080
 package main
 
 import (

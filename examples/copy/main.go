@@ -1,8 +1,8 @@
 // Copy sends a file to another process, which keeps it only if its SHA-256 is the one that the
 // sender has computed:
 //
-//	go run ./copy -listen :7472 copied.tar
-//	go run ./copy -dial 10.0.0.1:7472 file.tar
+//	cd examples && go run ./copy -listen :7472 copied.tar
+//	cd examples && go run ./copy -dial 10.0.0.1:7472 file.tar
 //
 // Any host that can connect may send one: put crypto/tls on top where that matters.
 package main

@@ -2,7 +2,7 @@
 // file of the same name on this machine. It is a client of net/http; the only change is a
 // ringnet.Dialer in place of a net.Dialer.
 //
-//	go run ./http/client -network auto -server 127.0.0.1:8080 -dir /usr/share/doc
+//	cd examples && go run ./http/client -network auto -server 127.0.0.1:8080 -dir /usr/share/doc
 package main
 
 import (

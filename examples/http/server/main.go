@@ -1,7 +1,7 @@
 // Server serves a folder by HTTP. It is a file server of net/http; the only change is
 // ringnet.Listen in place of net.Listen.
 //
-//	go run ./http/server -network auto -addr 127.0.0.1:8080 -dir /usr/share/doc
+//	cd examples && go run ./http/server -network auto -addr 127.0.0.1:8080 -dir /usr/share/doc
 package main
 
 import (
