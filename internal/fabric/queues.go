@@ -1,6 +1,9 @@
 package fabric
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // inlineSlot is how many bytes a send has for inline data, in memory that is registered.
 const inlineSlot = 256
@@ -28,8 +31,8 @@ func DeviceQueues(sends, receives int) int {
 		PageSize // doorbells
 }
 
-// Pages is n rounded up to whole pages.
-func Pages(n int) int { return (n + PageSize - 1) / PageSize * PageSize }
+// Pages is n rounded up to whole pages, as many as an int can count at most.
+func Pages(n int) int { return (min(n, math.MaxInt-PageSize+1) + PageSize - 1) / PageSize * PageSize }
 
 // powerOfTwo is the least power of two that is not less than n.
 func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
