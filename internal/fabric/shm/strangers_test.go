@@ -232,11 +232,12 @@ func TestLingeringDescriptorsDelayNoDialer(t *testing.T) {
 		f.config.Trust = func(uint32) bool {
 			// By the time that the dialer makes up its mind.
 			first.Do(func() {
-				want := "sent: broken pipe" // whoever asks who it is hears nothing
+				// A dialer that sees whose listener it is leaves at once. Whoever asks who it is hears nothing.
+				want := []string{"sent: broken pipe"}
 				if guarded(t, f) {
-					want = "sent: operation not permitted"
+					want = append(want, "sent: operation not permitted")
 				}
-				assert.Equal(t, want, p.line(t))
+				assert.Contains(t, want, p.line(t))
 			})
 			return false
 		}
