@@ -97,7 +97,8 @@ func (r *portsReport) add(o *portsReport) {
 type portsLog struct {
 	mu sync.Mutex // guards what follows
 	portsReport
-	moved uint64 // that earlier reports have
+	moved uint64          // that earlier reports have
+	begun map[string]bool // by the address that a link comes from: its first connection has been accepted
 }
 
 // report says what there is, and forgets it.
@@ -144,7 +145,12 @@ func (g *portsLog) trace() *ringnet.Trace {
 		g.Links = append(g.Links, fmt.Sprintf("%s %s %v to %v : %v", clock(time.Now()), what, l.Local, l.Remote, err))
 	}
 	return &ringnet.Trace{
-		LinkUp:    func(l ringnet.LinkInfo) { note("up", l, nil) },
+		LinkUp: func(l ringnet.LinkInfo) {
+			note("up", l, nil)
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			delete(g.begun, l.Remote.String())
+		},
 		LinkMoved: func(l ringnet.LinkInfo, _ time.Duration, cause error) { note("moved", l, cause) },
 		LinkDown:  func(l ringnet.LinkInfo, err error) { note("down", l, err) },
 	}
@@ -196,12 +202,13 @@ func portsServer(args []string) error {
 // serve plays the server's part of a connection.
 func (g *portsLog) serve(network string, c net.Conn) {
 	began := time.Now()
+	first := g.beginsLink(c)
 	_ = c.SetDeadline(began.Add(hang.After))
 	var h portsHello
 	if err := binary.Read(c, binary.BigEndian, &h); err != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if network == "auto" || !beganLink(c) { // the dial has taken TCP, or another link
+		if network == "auto" || !first { // the dial has taken TCP, or another link
 			if g.Unmet++; !errors.Is(err, io.EOF) {
 				_ = c.Close()
 				return
@@ -228,10 +235,24 @@ func (g *portsLog) serve(network string, c net.Conn) {
 // linked is a connection on a link.
 type linked interface{ Link() ringnet.LinkInfo }
 
-// beganLink reports whether a connection is the one with which its link was made.
-func beganLink(c net.Conn) bool {
+// beginsLink reports whether a connection that has been accepted is the one with which its link was made. A later
+// one may come from the same port, when the first is over.
+func (g *portsLog) beginsLink(c net.Conn) bool {
 	l, ok := c.(linked)
-	return ok && l.Link().Remote.String() == c.RemoteAddr().String()
+	if !ok {
+		return false
+	}
+	from := l.Link().Remote.String()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if from != c.RemoteAddr().String() || g.begun[from] {
+		return false
+	}
+	if g.begun == nil {
+		g.begun = make(map[string]bool)
+	}
+	g.begun[from] = true
+	return true
 }
 
 // halfCloser is a connection, over whatever network.
