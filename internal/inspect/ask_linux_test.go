@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/passrights"
 )
 
 // A call that hangs in the kernel does not know of its context.
@@ -86,7 +88,7 @@ func TestNobodySendsDescriptorsToOneWhoAsks(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	require.NoError(t, err)
 	defer unix.Close(fd)
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, soPassRights, 0) != nil {
+	if passrights.Set(fd, false) != nil {
 		t.Skip("this kernel has no SO_PASSRIGHTS")
 	}
 	sent := make(chan error, 1)

@@ -9,12 +9,12 @@ import (
 	"io"
 	"net"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric/shm"
+	"github.com/ringnet/ringnet/internal/passrights"
 )
 
 const (
@@ -26,14 +26,8 @@ const (
 	strangerPause = time.Millisecond // after one who may not ask, so that many of them take little processor time
 )
 
-// soPassRights is SO_PASSRIGHTS (include/uapi/asm-generic/socket.h).
-const soPassRights = 83
-
-// refuseDescriptors has nobody send descriptors to a socket, of which the close may block this process. That
-// takes Linux 6.16 or later.
-var refuseDescriptors = func(_, _ string, c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, soPassRights, 0) })
-}
+// refuseDescriptors has nobody send descriptors to a socket, of which the close may block this process.
+var refuseDescriptors = passrights.Refuse
 
 // listen begins to listen. Where that is forbidden, nobody can ask.
 func (a *Answerer) listen() {

@@ -22,6 +22,7 @@ import (
 	"unsafe"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/passrights"
 	"golang.org/x/sys/unix"
 )
 
@@ -121,18 +122,8 @@ func listens(fd int) bool {
 	return err != nil || yes != 0
 }
 
-// soPassRights is SO_PASSRIGHTS (include/uapi/asm-generic/socket.h). Accepted
-// sockets inherit it from their listener's.
-const soPassRights = 83
-
 // setPassRights allows the peer to queue descriptors here, or forbids it.
-func (s *socket) setPassRights(yes bool) error {
-	value := 0
-	if yes {
-		value = 1
-	}
-	return os.NewSyscallError("setsockopt SO_PASSRIGHTS", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, soPassRights, value))
-}
+func (s *socket) setPassRights(yes bool) error { return passrights.Set(s.fd, yes) }
 
 // peekDescriptors reports whether the next packet, which it leaves in the queue, has
 // descriptors. It returns EAGAIN if there is no packet.
