@@ -75,9 +75,11 @@ func (ps *proxies) health(w http.ResponseWriter, _ *http.Request) {
 
 // close cuts everything off.
 func (ps *proxies) close() {
+	var closed sync.WaitGroup
 	for _, p := range ps.all() {
-		p.Close()
+		closed.Go(p.Close)
 	}
+	closed.Wait()
 }
 
 // change makes the forwardings those of a file that was read again. A proxy whose forwarding is

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/passrights"
 )
 
 // Conn has the methods that connections of all networks have.
@@ -46,7 +47,7 @@ func (o Options) trusts() func(uint32) bool {
 
 // Listen listens at the endpoint.
 func (e Endpoint) Listen(ctx context.Context, o Options) (Listener, error) {
-	listen := new(net.ListenConfig).Listen
+	listen := (&net.ListenConfig{Control: control(e)}).Listen
 	if e.IsRingnet() {
 		listen = (&ringnet.ListenConfig{TrustUser: o.trusts()}).Listen
 	} else if e.Network == "unix" {
@@ -61,6 +62,14 @@ func (e Endpoint) Listen(ctx context.Context, o Options) (Listener, error) {
 	return l.(Listener), nil
 }
 
+// control is that of net.Dialer and net.ListenConfig: nobody sends descriptors to this process's Unix sockets.
+func control(e Endpoint) func(network, address string, c syscall.RawConn) error {
+	if e.Network == "unix" {
+		return passrights.Refuse
+	}
+	return nil
+}
+
 // removeStale removes a Unix socket on which no process listens: a process that was
 // killed leaves it behind.
 func removeStale(path string) error {
@@ -68,9 +77,10 @@ func removeStale(path string) error {
 	if err != nil || info.Mode()&fs.ModeSocket == 0 {
 		return nil // if something else is there, bind says so
 	}
-	c, err := net.Dial("unix", path)
+	c, err := (&net.Dialer{Control: passrights.Refuse}).Dial("unix", path)
 	if err == nil {
-		return c.Close()
+		go c.Close() // which its listener may make long, before Linux 6.16
+		return nil
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return os.Remove(path)
@@ -82,7 +92,7 @@ func removeStale(path string) error {
 // also returns the reasons why no better network carries it. Ringnet's connections that
 // one such function makes may share a link.
 func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, []ringnet.Reason, error) {
-	dial := (&net.Dialer{Timeout: o.DialTimeout}).DialContext
+	dial := (&net.Dialer{Timeout: o.DialTimeout, Control: control(e)}).DialContext
 	if e.IsRingnet() {
 		dial = (&ringnet.Dialer{Timeout: o.DialTimeout, TrustUser: o.trusts(), Require: o.Require}).DialContext
 	}

@@ -30,6 +30,9 @@ type carrier interface {
 
 	// taken changes when the peer takes bytes that were written.
 	taken() uint64
+
+	// holdsDescriptors reports whether file descriptors may be queued at the end, which is about to be closed.
+	holdsDescriptors() bool
 }
 
 // source waits until there is something to read, takes a buffer, and reads into it. The
@@ -83,6 +86,8 @@ func (s stream) taken() uint64 {
 	}
 	return 0
 }
+
+func (s stream) holdsDescriptors() bool { return false }
 
 // readBuffer takes a buffer and reads into it.
 func readBuffer(r io.Reader) (*buffer, int, error) {

@@ -39,13 +39,21 @@ type end struct {
 	endpoint.Conn
 	carrier carrier
 	writing sync.Mutex // held while a half writes to it
+
+	closing chan struct{}  // that of the proxy
+	held    sync.Once      // a goroutine closes the end
+	closes  sync.WaitGroup // that goroutine
 }
+
+// maxClosing is how many closes of a proxy that peers may make long are under way at a time: each
+// may hold a thread.
+const maxClosing = 8
 
 // newEnd returns an end that Close resets, and so does the kernel when the process is
 // killed.
-func newEnd(c endpoint.Conn) *end {
+func newEnd(c endpoint.Conn, closing chan struct{}) *end {
 	endpoint.SetLinger(c, 0)
-	e := &end{Conn: c, carrier: newSocket(c)}
+	e := &end{Conn: c, carrier: newSocket(c), closing: closing}
 	if e.carrier == nil {
 		e.carrier = stream{c, &e.writing}
 	}
@@ -55,7 +63,31 @@ func newEnd(c endpoint.Conn) *end {
 // finish closes an end of which both streams have ended, and delivers what was written.
 func (e *end) finish() error {
 	endpoint.SetLinger(e.Conn, -1)
-	return e.Close()
+	return e.close()
+}
+
+// reset closes an end as endpoint.Reset does.
+func (e *end) reset() {
+	endpoint.SetLinger(e.Conn, 0)
+	_ = e.close()
+}
+
+// close closes an end. If the peer has queued descriptors there, which the kernel closes with it for as
+// long as the peer likes, a goroutine does, once fewer than maxClosing do.
+func (e *end) close() error {
+	if !e.carrier.holdsDescriptors() {
+		return e.Conn.Close()
+	}
+	e.held.Do(func() {
+		_ = e.SetDeadline(time.Unix(1, 0)) // ends what is under way
+		_ = e.CloseWrite()                 // tells the peer
+		e.closes.Go(func() {
+			e.closing <- struct{}{}
+			defer func() { <-e.closing }()
+			_ = e.Conn.Close()
+		})
+	})
+	return nil
 }
 
 // half is one direction of a connection.
@@ -74,6 +106,8 @@ func (e readError) Unwrap() error { return e.error }
 // run moves bytes both ways until both ends have ended their streams, one of them has
 // failed, or the proxy stops the connection. Then it closes both ends.
 func (c *connection) run() error {
+	defer c.server.closes.Wait()
+	defer c.client.closes.Wait()
 	replied := make(chan error, 1)
 	go func() { replied <- c.replies.copy() }()
 	err := errors.Join(c.requests.copy(), <-replied)
@@ -94,8 +128,8 @@ func (h *half) copy() error {
 		_ = h.to.CloseWrite() // if that fails, so does the other half
 		return nil
 	case truncated(err):
-		endpoint.Reset(h.from.Conn)
-		endpoint.Reset(h.to.Conn)
+		h.from.reset()
+		h.to.reset()
 	default:
 		_ = h.from.CloseRead()
 	}
@@ -148,11 +182,12 @@ func (c *connection) lostBy() error {
 	return errors.Join(c.requests.senderLostBy(), c.replies.senderLostBy())
 }
 
-// stop resets both ends, whatever is under way.
+// stop has both ends reset, whatever is under way, for the first reason that it is given. It does not wait.
 func (c *connection) stop(why Outcome) {
-	c.outcome.CompareAndSwap(nil, &why)
-	endpoint.Reset(c.client.Conn)
-	endpoint.Reset(c.server.Conn)
+	if c.outcome.CompareAndSwap(nil, &why) {
+		go c.client.reset()
+		go c.server.reset()
+	}
 }
 
 // traffic changes when bytes move.

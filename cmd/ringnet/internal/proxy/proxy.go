@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,6 +59,9 @@ type Proxy struct {
 	closed     context.CancelFunc
 	counters   *counters
 	accepting  chan struct{} // closed when no more connections are accepted
+	closing    chan struct{} // has room for maxClosing closes that peers may make long
+	endTime    time.Duration // the constant, but for tests
+	close      sync.Once
 
 	mu          sync.Mutex // guards what follows
 	count       int        // of connections, those that are being dialed included
@@ -74,19 +79,26 @@ func Listen(ctx context.Context, f Forwarding, log *slog.Logger, failed func(err
 	if err != nil {
 		return nil, err
 	}
+	p := newProxy(f, l, log)
+	go p.serve(failed)
+	go p.sweep()
+	return p, nil
+}
+
+func newProxy(f Forwarding, l endpoint.Listener, log *slog.Logger) *Proxy {
 	p := &Proxy{
 		forwarding:  f,
 		log:         logs.Limit(log).With("listen", f.Listen.String(), "to", f.To.String()),
 		listener:    l,
 		dial:        f.To.Dialer(f.Options),
 		accepting:   make(chan struct{}),
+		closing:     make(chan struct{}, maxClosing),
+		endTime:     endTime,
 		connections: make(map[*connection]struct{}),
 	}
 	p.counters = newCounters(f, p.now)
 	p.dialing, p.closed = context.WithCancel(context.Background())
-	go p.serve(failed)
-	go p.sweep()
-	return p, nil
+	return p
 }
 
 // Forwarding is what Listen was given.
@@ -103,7 +115,7 @@ func (p *Proxy) Wait() { <-p.accepting }
 func (p *Proxy) serve(failed func(error)) {
 	defer close(p.accepting)
 	err := endpoint.AcceptAll(p.listener, p.dialing.Done(), p.log, p.accept)
-	_ = p.listener.Close()
+	p.within(func() { _ = p.listener.Close() }) // and, with it, what is queued at connections there
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.draining {
@@ -135,7 +147,7 @@ func (p *Proxy) accept(c net.Conn) {
 		return
 	}
 	p.counters.end(TooMany)
-	endpoint.Reset(client)
+	newEnd(client, p.closing).reset()
 	if !wasFull {
 		p.log.Warn("refuses connections until others end", "max-connections", most)
 	}
@@ -144,16 +156,17 @@ func (p *Proxy) accept(c net.Conn) {
 // forward dials for a client, and moves bytes until both have ended.
 func (p *Proxy) forward(accepted endpoint.Conn) {
 	defer p.forwarded.Done()
-	client := newEnd(accepted)
+	client := newEnd(accepted, p.closing)
 	from := client.RemoteAddr().String()
 	server, passedOver, err := p.dial(p.dialing)
 	if err != nil {
-		endpoint.Reset(client)
+		client.reset()
+		client.closes.Wait()
 		p.ended(nil, Unreachable)
 		p.log.Warn("cannot connect", "client", from, "error", err)
 		return
 	}
-	c := newConnection(client, newEnd(server), p.counters)
+	c := newConnection(client, newEnd(server, p.closing), p.counters)
 	p.began(c, passedOver)
 	p.log.Debug("began", "client", from, "accepted over", endpoint.NetworkOf(accepted), "dialed over", endpoint.NetworkOf(server), "passed over", misses(passedOver))
 	err = c.run()
@@ -183,8 +196,8 @@ func (p *Proxy) began(c *connection, passedOver []ringnet.Reason) {
 		p.counters.passedOver.WithLabelValues(r.Network, string(r.Code)).Inc()
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.connections[c] = struct{}{}
+	p.mu.Unlock()
 	if p.dialing.Err() != nil {
 		c.stop(Cut)
 	}
@@ -206,6 +219,24 @@ func (p *Proxy) now() int {
 	return p.count
 }
 
+// all returns the connections. Nobody asks or stops one with p.mu held: its peers may make that long.
+func (p *Proxy) all() []*connection {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.connections))
+}
+
+// idle is for how long nothing may move on a connection, or 0, and why it is stopped then.
+func (p *Proxy) idle() (limit time.Duration, why Outcome) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	limit, why = p.forwarding.Idle, Idled
+	if p.draining && p.drainIdle > 0 && (limit == 0 || p.drainIdle < limit) {
+		limit, why = p.drainIdle, Drained
+	}
+	return limit, why
+}
+
 // sweepTime is how long sweep waits between two looks at most.
 const sweepTime = time.Second
 
@@ -225,12 +256,8 @@ func (p *Proxy) sweep() {
 			return
 		}
 		now := time.Now()
-		p.mu.Lock()
-		limit, why := p.forwarding.Idle, Idled
-		if p.draining && p.drainIdle > 0 && (limit == 0 || p.drainIdle < limit) {
-			limit, why = p.drainIdle, Drained
-		}
-		for c := range p.connections {
+		limit, why := p.idle()
+		for _, c := range p.all() {
 			switch err := c.lostBy(); {
 			case err != nil:
 				c.stop(lossBy(err))
@@ -238,7 +265,6 @@ func (p *Proxy) sweep() {
 				c.stop(why)
 			}
 		}
-		p.mu.Unlock()
 	}
 }
 
@@ -273,21 +299,40 @@ func (p *Proxy) Drain(ctx context.Context, idle time.Duration) error {
 	return fmt.Errorf("%v: %d connections were cut off that had not ended in time", p.forwarding.Listen, left)
 }
 
+// endTime is how long Close waits for what it has ended, and before that for the listener: peers may make both
+// long.
+const endTime = 4 * time.Second
+
 // Close accepts no more connections and cuts off those that there are. It returns when
-// they have ended.
+// they have ended, or after endTime: then the log says how many have not.
 func (p *Proxy) Close() {
-	p.mu.Lock()
-	p.draining = true
-	p.closed()
-	var left []*connection
-	for c := range p.connections {
-		left = append(left, c)
+	p.close.Do(func() {
+		p.mu.Lock()
+		p.draining = true
+		p.mu.Unlock()
+		p.closed()
+		_ = p.listener.SetDeadline(time.Unix(1, 0))
+		p.Wait()
+		for _, c := range p.all() {
+			c.stop(Cut)
+		}
+		if !p.within(p.forwarded.Wait) {
+			p.log.Warn("does not wait any longer for connections that were cut off", "connections", p.now())
+		}
+	})
+}
+
+// within calls f, and reports whether it has returned within endTime.
+func (p *Proxy) within(f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(p.endTime):
+		return false
 	}
-	p.mu.Unlock()
-	_ = p.listener.Close()
-	p.Wait()
-	for _, c := range left {
-		c.stop(Cut)
-	}
-	p.forwarded.Wait()
 }

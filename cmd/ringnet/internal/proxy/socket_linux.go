@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/internal/passrights"
 )
 
 // The kernel's sockets are not blocking, but a call still takes as long as whoever owns the other
@@ -21,7 +22,8 @@ import (
 // gone: if that is a write, a read after it finds what looks like the end of the stream.
 // So socket remembers the error.
 type socket struct {
-	raw syscall.RawConn
+	raw    syscall.RawConn
+	rights bool // the peer can queue descriptors here: it is a Unix socket, before Linux 6.16
 
 	mu   sync.Mutex    // held during a write; guards lost
 	lost syscall.Errno // an error that no read gets
@@ -29,16 +31,61 @@ type socket struct {
 
 // newSocket returns nil if no socket of the kernel's carries c.
 func newSocket(c endpoint.Conn) carrier {
-	var raw syscall.RawConn
-	switch s := endpoint.Carrier(c).(type) {
+	s := new(socket)
+	switch c := endpoint.Carrier(c).(type) {
 	case *net.TCPConn:
-		raw, _ = s.SyscallConn() // never fails for a connection
+		s.raw, _ = c.SyscallConn() // never fails for a connection
 	case *net.UnixConn:
-		raw, _ = s.SyscallConn()
+		s.raw, _ = c.SyscallConn()
+		_ = s.raw.Control(func(fd uintptr) { s.rights = passrights.Allowed(int(fd)) })
 	default:
 		return nil
 	}
-	return &socket{raw: raw}
+	return s
+}
+
+// read is the system call. It reads no descriptors, which the kernel would close in it: EPROTO
+// is for those.
+func (s *socket) read(fd uintptr, p []byte) (int, syscall.Errno) {
+	if s.rights {
+		n, errno := peek(fd, p)
+		if n == 0 || errno != 0 {
+			return 0, errno
+		}
+		p = p[:n]
+	}
+	return call(syscall.SYS_READ, fd, p)
+}
+
+// peek is read, and leaves what it reads in the queue.
+func peek(fd uintptr, p []byte) (int, syscall.Errno) {
+	for {
+		n, _, flags, _, err := unix.Recvmsg(int(fd), p, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		switch errno, _ := err.(syscall.Errno); {
+		case errno == syscall.EINTR:
+		case errno != 0:
+			return 0, errno
+		case flags&unix.MSG_CTRUNC != 0:
+			return 0, syscall.EPROTO
+		default:
+			return n, 0
+		}
+	}
+}
+
+// holdsDescriptors has the peer queue no more.
+func (s *socket) holdsDescriptors() (may bool) {
+	if !s.rights {
+		return false
+	}
+	b := buffers.Get().(*buffer)
+	defer buffers.Put(b)
+	_ = s.raw.Control(func(fd uintptr) {
+		_ = unix.Shutdown(int(fd), unix.SHUT_RD)
+		n, errno := peek(fd, b[:])
+		may = errno == syscall.EPROTO || n == len(b) // behind which there may be more
+	})
+	return may
 }
 
 // write is the system call. After EPIPE, which has had its reason reported to a read, or
@@ -72,7 +119,7 @@ func (s *socket) source() source {
 	var errno syscall.Errno
 	read := func(fd uintptr) bool {
 		b = buffers.Get().(*buffer)
-		n, errno = call(syscall.SYS_READ, fd, b[:])
+		n, errno = s.read(fd, b[:])
 		if n == 0 {
 			buffers.Put(b)
 		}
@@ -120,9 +167,12 @@ func (s *socket) sink(taken *atomic.Uint64) sink {
 }
 
 // lostBy asks the kernel for an error, which it does not report again. EPIPE is that of a
-// peer that has ended its stream and takes no more: what it has sent is complete.
+// peer that has ended its stream and takes no more: what it has sent is complete. A write that
+// is under way, for as long as the peer makes it, gets the error itself.
 func (s *socket) lostBy() error {
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		return nil
+	}
 	defer s.mu.Unlock()
 	_ = s.raw.Control(func(fd uintptr) {
 		errno, _ := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ERROR)
