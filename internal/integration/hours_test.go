@@ -200,7 +200,7 @@ func (s holding) String() string {
 func (s holding) atMost(before holding) bool {
 	for node, r := range s {
 		r.Held.Goroutines -= 2
-		if !r.Held.atMost(before[node].Held) || r.ResidentKiB-before[node].ResidentKiB > 32<<10 {
+		if !r.Held.atMost(before[node].Held) || r.ResidentKiB-before[node].ResidentKiB > shadow*32<<10 {
 			return false
 		}
 	}
