@@ -5,15 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
-	usersAtOnce = 1024       // who are asked at once
+	usersAtOnce = 2048       // who are asked at once; fewer where fewer descriptors may be open
 	asksAtOnce  = 256        // of the processes of a user; fewer if there are so many users that it would be more than usersAtOnce in all
-	perUser     = 3 * asking // from the first connection to a process of theirs on
+	hangAtOnce  = 8192       // calls of all users: package runtime ends a process with more than 10,000 threads
+	perUser     = 3 * asking // from the first connection to a process of theirs on, if all are asked at once
+	rounds      = 3          // of those who are not, of asking each
+	failures    = 8          // that are told of; the others are counted
 )
 
 // unknown is the user of those whose user the kernel does not tell.
@@ -61,21 +68,64 @@ func Ask(ctx context.Context, only string) (all []Process, others int, failed []
 	if refusals > 0 {
 		failed = append(failed, fmt.Errorf("%d processes take no connection: %w", refusals, refusal))
 	}
-	for _, uid := range slices.Sorted(maps.Keys(silent)) {
-		failed = append(failed, fmt.Errorf("%d processes of user %d: %w", silent[uid], uid, why[uid]))
-	}
-	return all, others, failed, nil
+	return all, others, append(failed, summary(silent, why)...), nil
 }
 
-// Kill has a process end one of its connections.
+// summary is what users' processes have not answered, and why, with one error for all but a few users.
+func summary(silent map[int]int, why map[int]error) (failed []error) {
+	uids := slices.Sorted(maps.Keys(silent))
+	for _, uid := range uids[:min(len(uids), failures)] {
+		failed = append(failed, fmt.Errorf("%d processes of user %d: %w", silent[uid], uid, why[uid]))
+	}
+	if more := uids[len(failed):]; len(more) > 0 {
+		n := 0
+		for _, uid := range more {
+			n += silent[uid]
+		}
+		failed = append(failed, fmt.Errorf("%d processes of %d more users: %w", n, len(more), why[more[0]]))
+	}
+	return failed
+}
+
+// Kill has a process end one of its connections. It looks for the process first, which takes no answer, and then
+// asks it once: what was begun is not to be asked for again.
 func Kill(ctx context.Context, pid int, number uint64) error {
 	byUser, err := socketsByUser(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, found := context.WithCancel(ctx)
+	looking, found := context.WithCancel(ctx)
 	defer found()
-	ask := func(ctx context.Context, name string, b *budget) (Process, error) {
+	its := make(map[int][]string)
+	err = fmt.Errorf("there is no process %d that uses ringnet and answers this user", pid)
+	took := func(uid int, p Process, failed error) {
+		switch {
+		case failed == nil && p.Error != "":
+			err = fmt.Errorf("process %d: %q", pid, p.Error)
+		case failed == nil:
+			err = nil
+		case errors.As(failed, new(refusedError)) || failed == errLate:
+			err = fmt.Errorf("process %d does not answer, or is not there: %w", pid, failed)
+		case !errors.Is(failed, errNotOurs):
+			err = failed
+		}
+	}
+	askUsers(looking, byUser, requestOf(pid, nil), func(uid int, p Process, failed error) {
+		if failed == nil && len(its) == 0 {
+			its[uid] = []string{prefix + p.ID}
+			found()
+		}
+		if len(its) == 0 {
+			took(uid, p, failed)
+		}
+	})
+	askUsers(ctx, its, requestOf(pid, &Request{Kill: number}), took)
+	return err
+}
+
+// requestOf returns a function that sends a process a request, or, if it is nil, finds the process.
+func requestOf(pid int, r *Request) askFunc {
+	return func(ctx context.Context, name string, b *budget) (Process, error) {
 		c, err := dial(ctx, name, "")
 		if err != nil {
 			return Process{}, err
@@ -84,24 +134,11 @@ func Kill(ctx context.Context, pid int, number uint64) error {
 		if c.pid != pid {
 			return Process{}, errNotOurs
 		}
-		return c.ask(ctx, Request{Kill: number}, b)
-	}
-	err = fmt.Errorf("there is no process %d that uses ringnet and answers this user", pid)
-	done := false
-	askUsers(ctx, byUser, ask, func(_ int, p Process, failed error) {
-		switch {
-		case done || errors.Is(failed, errNotOurs):
-			return
-		case errors.As(failed, new(refusedError)) || failed == errLate:
-			err = fmt.Errorf("process %d does not answer, or is not there: %w", pid, failed)
-			return
-		case failed == nil && p.Error != "":
-			failed = fmt.Errorf("process %d: %q", pid, p.Error)
+		if r == nil {
+			return Process{ID: c.name}, nil
 		}
-		err, done = failed, true
-		found()
-	})
-	return err
+		return c.ask(ctx, *r, b)
+	}
 }
 
 // askFunc is a function that asks the process with a socket of a name.
@@ -109,31 +146,70 @@ type askFunc func(ctx context.Context, name string, b *budget) (Process, error)
 
 // outcome is what a process has answered, or why it has not.
 type outcome struct {
+	of      int // which socket
 	process Process
 	err     error
 }
 
 // askUsers calls ask for each socket, and took, one call after the other, with what comes of it. The
-// processes of a user hold up no others, and have a time of their own. It returns by the end of ctx, whatever
-// hangs. Users with low numbers come first: those of user namespaces, of which one user may have very many, have high
-// ones.
+// processes of a user hold up no others, and have a time of their own: where there are more users than are asked at
+// once, as one who has subordinate user IDs can have them, it is short, and those who are late are asked again after
+// all others. It returns by the end of ctx, whatever hangs. Users with low numbers come first: those of user
+// namespaces, of which one user may have very many, have high ones.
 func askUsers(ctx context.Context, byUser map[int][]string, ask askFunc, took func(uid int, p Process, err error)) {
-	var mu sync.Mutex // held during took
-	var users sync.WaitGroup
-	atOnce := min(asksAtOnce, max(usersAtOnce/max(len(byUser), 1), 1))
-	turns := make(chan struct{}, usersAtOnce)
+	atOnce := min(usersAtOnce, max(descriptors()/2, 1))
+	for range rounds {
+		if turns := (len(byUser) + atOnce - 1) / atOnce; turns > 1 {
+			byUser = askInTurn(ctx, byUser, atOnce, asking/time.Duration(turns), ask, took)
+			continue
+		}
+		byUser = askInTurn(ctx, byUser, atOnce, perUser, ask, took)
+		break
+	}
+	for uid, late := range byUser {
+		for range late {
+			took(uid, Process{}, errLate)
+		}
+	}
+}
+
+// askInTurn is a round of askUsers, of which each user's part takes so long at most. It returns those who are late.
+func askInTurn(ctx context.Context, byUser map[int][]string, users int, turn time.Duration, ask askFunc, took func(uid int, p Process, err error)) map[int][]string {
+	var mu sync.Mutex // held during took, and guards late
+	late := make(map[int][]string)
+	var all sync.WaitGroup
+	atOnce := min(asksAtOnce, max(users/max(len(byUser), 1), 1))
+	turns := make(chan struct{}, users)
 	for _, uid := range slices.Sorted(maps.Keys(byUser)) {
 		turns <- struct{}{} // which comes by the end of ctx
-		users.Go(func() {
+		all.Go(func() {
 			defer func() { <-turns }()
-			askUser(ctx, uid, byUser[uid], atOnce, ask, func(o *outcome) {
+			ctx, cancel := context.WithTimeout(ctx, turn)
+			defer cancel()
+			left := askUser(ctx, uid, byUser[uid], atOnce, ask, func(o *outcome) {
 				mu.Lock()
 				defer mu.Unlock()
 				took(uid, o.process, o.err)
 			})
+			mu.Lock()
+			defer mu.Unlock()
+			if len(left) > 0 {
+				late[uid] = left
+			}
 		})
+		runtime.Gosched() // the time of those who have begun runs: they come before those who have not
 	}
-	users.Wait()
+	all.Wait()
+	return late
+}
+
+// descriptors is how many this process may have.
+func descriptors() int {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
+		return usersAtOnce
+	}
+	return int(min(l.Cur, 1<<30))
 }
 
 // places are those of the users' processes that are asked. Another user may have a call hang in the kernel
@@ -154,38 +230,53 @@ func placesOf(uid int) chan struct{} {
 	return places.of[uid]
 }
 
-// askUser is askUsers for one user.
-func askUser(ctx context.Context, uid int, names []string, atOnce int, ask askFunc, took func(*outcome)) {
-	ctx, cancel := context.WithTimeout(ctx, perUser)
-	defer cancel()
+// hangs are the places of all users.
+var hangs = make(chan struct{}, hangAtOnce)
+
+// askUser is askUsers for one user, until ctx ends. It returns those who are late.
+func askUser(ctx context.Context, uid int, names []string, atOnce int, ask askFunc, took func(*outcome)) (late []string) {
 	outcomes := make(chan *outcome, len(names)) // so those who are late hold up nobody
 	var next atomic.Int64
 	taken, budget := placesOf(uid), new(budget)
 	work := func() {
-		select {
-		case taken <- struct{}{}:
-			defer func() { <-taken }()
-		case <-ctx.Done():
-			return
+		for _, places := range []chan struct{}{taken, hangs} {
+			select {
+			case places <- struct{}{}:
+				defer func() { <-places }()
+			case <-ctx.Done():
+				return
+			}
 		}
 		for i := next.Add(1) - 1; int(i) < len(names) && ctx.Err() == nil; i = next.Add(1) - 1 {
 			p, err := ask(ctx, names[i], budget)
-			outcomes <- &outcome{p, err}
+			if err != nil && ctx.Err() != nil && !errors.Is(err, errNotOurs) {
+				return // ctx has ended it
+			}
+			outcomes <- &outcome{int(i), p, err}
 		}
 	}
 	for range min(len(names), atOnce) {
 		go work()
 	}
+	came := make([]bool, len(names))
 	for range names {
-		o := &outcome{err: errLate}
+		var o *outcome
 		select {
 		case o = <-outcomes:
 		case <-ctx.Done():
 			select {
 			case o = <-outcomes:
 			default:
+				for i, name := range names {
+					if !came[i] {
+						late = append(late, name)
+					}
+				}
+				return late
 			}
 		}
+		came[o.of] = true
 		took(o)
 	}
+	return nil
 }

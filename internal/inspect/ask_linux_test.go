@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -60,6 +61,57 @@ func TestAskingComesToAllUsers(t *testing.T) {
 	ask := func(context.Context, string, *budget) (Process, error) { return Process{}, errNotOurs }
 	askUsers(t.Context(), names, ask, func(uid int, _ Process, _ error) { asked[uid] = true })
 	require.Len(t, asked, len(names))
+}
+
+// One user may have as many silent users as it has subordinate user IDs, each of which is waited for. None of them
+// takes the time of another's process, nor of one that is slow the first time.
+func TestSilentUsersTakeNoTimeOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const silent, honest, slow = 3 * usersAtOnce, 1 << 30, 1<<30 + 1
+		defer clear(places.of) // which are this bubble's
+		names := map[int][]string{honest: {"honest"}, slow: {"slow"}}
+		for uid := range silent {
+			names[1<<20+uid] = []string{"silent"}
+		}
+		asked := 0
+		ask := func(ctx context.Context, name string, _ *budget) (Process, error) {
+			if name == "slow" {
+				asked++
+			}
+			if name == "silent" || name == "slow" && asked < 2 {
+				<-ctx.Done()
+				return Process{}, ctx.Err()
+			}
+			return Process{ID: name}, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*asking) // as ringnet ss does
+		defer cancel()
+		var answered []string
+		late := 0
+		askUsers(ctx, names, ask, func(_ int, p Process, err error) {
+			if err == nil {
+				answered = append(answered, p.ID)
+				return
+			}
+			assert.Equal(t, errLate, err)
+			late++
+		})
+		require.Equal(t, []string{"honest", "slow"}, answered)
+		require.Equal(t, silent, late, "each once")
+		require.NoError(t, ctx.Err())
+	})
+}
+
+// Very many users who do not answer fill no screen.
+func TestFailuresOfManyUsersAreSummedUp(t *testing.T) {
+	silent, why := make(map[int]int), make(map[int]error)
+	for uid := range 3000 {
+		silent[uid], why[uid] = 2, errLate
+	}
+	failed := summary(silent, why)
+	require.Len(t, failed, failures+1)
+	require.EqualError(t, failed[0], "2 processes of user 0: no answer in time")
+	require.EqualError(t, failed[failures], fmt.Sprintf("%d processes of %d more users: no answer in time", 2*(3000-failures), 3000-failures))
 }
 
 // listenAt listens where one who asks looks for processes, and calls answer with each connection.
