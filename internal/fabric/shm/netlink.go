@@ -23,6 +23,12 @@ func askKernel(ctx context.Context, protocol int, kind, flags uint16, request []
 		return os.NewSyscallError("socket AF_NETLINK", err)
 	}
 	defer unix.Close(fd)
+	return askBy(ctx, fd, kind, flags, request, each)
+}
+
+// askBy is askKernel with a socket. To that others may send, too, who have CAP_NET_ADMIN in its network
+// namespace: the kernel's messages are those of sender 0.
+func askBy(ctx context.Context, fd int, kind, flags uint16, request []byte, each func(b []byte) error) error {
 	order := binary.NativeEndian
 	b := order.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(request)))
 	b = order.AppendUint16(b, kind)
@@ -35,9 +41,12 @@ func askKernel(ctx context.Context, protocol int, kind, flags uint16, request []
 	part := make([]byte, 32<<10) // as much as the kernel puts in one
 	for ctx.Err() == nil {
 		// The kernel makes each part as it is asked for.
-		n, _, err := unix.Recvfrom(fd, part, unix.MSG_DONTWAIT)
+		n, from, err := unix.Recvfrom(fd, part, unix.MSG_DONTWAIT)
 		if err != nil && err != unix.EINTR {
 			return os.NewSyscallError("recvfrom netlink", err)
+		}
+		if a, ok := from.(*unix.SockaddrNetlink); !ok || a.Pid != 0 {
+			continue
 		}
 		messages, err := syscall.ParseNetlinkMessage(part[:max(n, 0)])
 		if err != nil {
