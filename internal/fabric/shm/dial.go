@@ -85,7 +85,7 @@ var canShare atomic.Bool
 // probe returns why memory cannot be shared.
 func probe() error {
 	err := shareMemory()
-	if err != nil && !exhausted(err) && !errors.Is(err, errors.ErrUnsupported) {
+	if err != nil && !exhausted(err) {
 		err = fmt.Errorf("shared memory: %w: the kernel, or a sandbox, refuses %w", errors.ErrUnsupported, err)
 	}
 	return err

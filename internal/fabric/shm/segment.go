@@ -139,9 +139,6 @@ func createMemfd() (int, error) {
 	if err == unix.EINVAL {
 		fd, err = unix.MemfdCreate("ringnet", flags)
 	}
-	if err == unix.ENOSYS {
-		return -1, fmt.Errorf("shared memory: %w: this kernel has no memfd_create", errors.ErrUnsupported)
-	}
 	return fd, os.NewSyscallError("memfd_create", err)
 }
 
@@ -208,7 +205,7 @@ func addSeals(fd, seals int) error {
 func checkSeals(fd, want int) error {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return fmt.Errorf("the peer's descriptor is not of shared memory: %w", os.NewSyscallError("fcntl F_GET_SEALS", err))
+		return fmt.Errorf("no seals are told, which shared memory has: %w", os.NewSyscallError("fcntl F_GET_SEALS", err))
 	}
 	if got&want != want {
 		return fmt.Errorf("shared memory has seals %#x, want %#x", got, want)
