@@ -204,8 +204,11 @@ func addSeals(fd, seals int) error {
 
 func checkSeals(fd, want int) error {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err == unix.EINVAL {
+		return fmt.Errorf("the descriptor is not of shared memory: %w", os.NewSyscallError("fcntl F_GET_SEALS", err))
+	}
 	if err != nil {
-		return fmt.Errorf("no seals are told, which shared memory has: %w", os.NewSyscallError("fcntl F_GET_SEALS", err))
+		return os.NewSyscallError("fcntl F_GET_SEALS", err)
 	}
 	if got&want != want {
 		return fmt.Errorf("shared memory has seals %#x, want %#x", got, want)
