@@ -16,6 +16,8 @@ import (
 
 	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/limits"
 )
 
 // startEcho starts an echo server in a process of its own, until the end of the test.
@@ -39,9 +41,17 @@ func startEcho(t *testing.T) (address string) {
 func TestProxyOfTenThousandConnections(t *testing.T) {
 	requireShm(t)
 	const connections = 10_000
+	limits.NeedDescriptors(t, connections+1000)
 	const limit = uint64(640 << 20) // bytes in each proxy, at most
 	client, server := startPair(t, "shm", "tcp://"+startEcho(t))
 	conns := make([]net.Conn, connections)
+	t.Cleanup(func() {
+		for _, c := range conns {
+			if c != nil {
+				_ = c.Close()
+			}
+		}
+	})
 	ask := func(i int) error {
 		var message, answer [1000]byte
 		binary.BigEndian.PutUint64(message[:], uint64(i))

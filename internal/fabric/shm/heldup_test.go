@@ -18,11 +18,13 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/limits"
 )
 
 // watch has many pollers look at a socket: each of copies of its descriptor in each of sets.
 func watch(t *testing.T, s *socket, copies, sets int) {
 	t.Helper()
+	limits.NeedDescriptors(t, uint64(copies+sets))
 	var fds []int
 	t.Cleanup(func() {
 		for _, fd := range fds {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/limits"
 	"github.com/ringnet/ringnet/internal/mapping"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -531,6 +532,7 @@ func raidDialers(t *testing.T, f *shm, rounds int, attack func(r *raider)) (esta
 
 // Dialers that connect and send no request delay no others.
 func TestSilentDialers(t *testing.T) {
+	limits.NeedDescriptors(t, 2*(maxRequests+50))
 	leavesNothing(t)
 	f := newFabric(t)
 	f.(*shm).requestTimeout = time.Hour

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/limits"
 )
 
 // A dialer that may not connect is refused as soon as the kernel has said who it is. It takes no
@@ -39,6 +41,7 @@ func TestStrangersTakeNoPlaceOfAListener(t *testing.T) {
 // However many processes of one user wait, because Config.Trust has not decided about it or
 // because they send nothing, the places of others remain.
 func TestSilentDialersOfOneUserTakeNoPlaceOfAnother(t *testing.T) {
+	limits.NeedDescriptors(t, 3*maxRequests+4)
 	leavesNothing(t)
 	f := newFabric(t).(*shm)
 	f.requestTimeout = time.Hour
