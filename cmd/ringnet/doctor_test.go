@@ -18,6 +18,7 @@ import (
 
 	lib "github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
+	"github.com/ringnet/ringnet/internal/strangers"
 )
 
 // diagnosed runs ringnet doctor, or a program that runs it, and returns what it found. The
@@ -197,10 +198,7 @@ func within(t *testing.T, name string, args ...string) *exec.Cmd {
 // asUser has a user that runs nothing else run a command of this test program.
 func asUser(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ringnet")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755))
+	dir := strangers.Folder(t)
 	program := filepath.Join(dir, "ringnet") // where that user may go, too
 	text, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/strangers"
 )
 
 // Path is the path of a program of a Debian package.
@@ -92,9 +94,7 @@ func StartPostgres(t testing.TB, setting string) (dir string) {
 // to run PostgreSQL as if this process is root's, as which it does not run.
 func postgresFolder(t testing.TB) (string, *syscall.SysProcAttr) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pg") // with a short path, for its socket
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := strangers.Folder(t) // with a short path, for its socket
 	if os.Geteuid() != 0 {
 		return dir, nil
 	}

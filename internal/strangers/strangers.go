@@ -5,6 +5,7 @@ package strangers
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -62,4 +63,33 @@ func Program(t testing.TB) string {
 		require.NoError(t, os.Chmod(self, 0o755))
 	}
 	return self
+}
+
+// Folder makes a folder, until the end of the test, in one that other users may enter: TMPDIR may be this user's alone.
+func Folder(t testing.TB) string {
+	t.Helper()
+	for _, in := range []string{os.TempDir(), "/tmp", "/var/tmp"} {
+		if os.Geteuid() == 0 && !open(in) {
+			continue
+		}
+		dir, err := os.MkdirTemp(in, "to")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		require.NoError(t, os.Chmod(dir, 0o755))
+		return dir
+	}
+	t.Skip("no folder for temporary files is open to other users")
+	return ""
+}
+
+// open reports whether all users may enter a folder.
+func open(dir string) bool {
+	for ; ; dir = filepath.Dir(dir) {
+		if info, err := os.Stat(dir); err != nil || info.Mode()&1 == 0 {
+			return false
+		}
+		if dir == filepath.Dir(dir) {
+			return true
+		}
+	}
 }

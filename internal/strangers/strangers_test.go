@@ -1,6 +1,7 @@
 package strangers
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,4 +27,13 @@ func TestNamespacesHaveUsers(t *testing.T) {
 	require.True(t, mapped("0 1000 1\n1 100000 65536\n", 40_000))
 	require.False(t, mapped("0 1000 1\n", 40_000))
 	require.False(t, mapped("0 1000 1\n1 100000 39999\n", 40_000))
+}
+
+func TestFoldersAreOpenToOthers(t *testing.T) {
+	private := t.TempDir()
+	require.NoError(t, os.Chmod(private, 0o700))
+	t.Setenv("TMPDIR", private)
+	require.False(t, open(private))
+	dir := Folder(t)
+	require.True(t, open(dir) || os.Geteuid() != 0)
 }

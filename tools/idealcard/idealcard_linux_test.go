@@ -82,7 +82,7 @@ func TestUserWhoIsNotRootStaysWhoHeIs(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can become somebody else")
 	}
-	dir, err := os.MkdirTemp("", "idealcard-test")
+	dir, err := os.MkdirTemp("/tmp", "idealcard-test") // TMPDIR may be root's alone
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
 	require.NoError(t, os.Chmod(dir, 0o777))
