@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/ringnet/ringnet/internal/limits"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -178,6 +179,7 @@ func inEachState(test func(what string, enter func(t *testing.T, c, s tcpLike), 
 }
 
 func TestCallsReturnInEachStateWhatTCPsReturn(t *testing.T) {
+	limits.NeedDescriptors(t, 800) // for each pair stays until the end of its test
 	want := make(map[string]string)
 	inEachState(func(what string, enter func(t *testing.T, c, s tcpLike), call func(c tcpLike) error) {
 		c, s := pairOverTCP(t)
