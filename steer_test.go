@@ -293,3 +293,27 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 		require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
 	}
 }
+
+// lostOnce is a fabric whose first dial comes too late.
+type lostOnce struct {
+	fabric.Fabric
+	dials atomic.Int32
+}
+
+func (f *lostOnce) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	if f.dials.Add(1) == 1 {
+		return nil, auto.ErrLost
+	}
+	return f.Fabric.Dial(ctx, local, remote)
+}
+
+// A network that is required is dialed again when TCP was connected first, for as long as the dial may take.
+func TestAutoDialsARequiredNetworkAgainWhenTCPWasFirst(t *testing.T) {
+	f := &lostOnce{Fabric: sim.New(sim.Link{})}
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	c := dialAuto(t, Dialer{Require: []string{"shm"}}, l.Addr().String())
+	require.Equal(t, "shm", carrierOf(c))
+	require.EqualValues(t, 2, f.dials.Load())
+	requireConnected(t, c, l)
+}
