@@ -127,7 +127,8 @@ func (a *autoDial) dial(ctx context.Context, remote netip.AddrPort) (*AutoConn, 
 // isLost reports whether an error is that TCP was connected first, where that is not enough.
 func isLost(err error) bool {
 	var required *auto.RequiredError
-	return errors.As(err, &required) && slices.ContainsFunc(required.PassedOver, func(f auto.Failure) bool { return errors.Is(f.Err, auto.ErrLost) })
+	lost := func(f auto.Failure) bool { return errors.Is(f.Err, auto.ErrLost) }
+	return errors.As(err, &required) && slices.ContainsFunc(required.PassedOver, lost)
 }
 
 // netDialer returns package net's dialer with the options in d.TCP, and those of d that apply
