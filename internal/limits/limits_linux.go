@@ -1,4 +1,3 @@
-// Package limits skips tests that need more than this process may have.
 package limits
 
 import (

@@ -1,0 +1,2 @@
+// Package limits skips tests that need more than this process may have.
+package limits
