@@ -39,8 +39,13 @@ func (t *streamTable) asked() {
 	}
 }
 
-// answered notes that the peer has answered an OPEN. Called with Link.mu held.
-func (t *streamTable) answered() { t.unheard.begin() }
+// answered notes that the peer has answered an OPEN: one of those, or the first of the link, which has no place
+// among them. Called with Link.mu held.
+func (t *streamTable) answered() {
+	if t.opening > 0 {
+		t.unheard.begin()
+	}
+}
 
 // ended notes that an OPEN needs no answer any more, and gives back its place. Called with Link.mu
 // held.

@@ -82,3 +82,14 @@ func TestALinkWaitsForEverThoughAStreamIsClosed(t *testing.T) {
 		endAll(t, n, append(clients, servers...)...)
 	})
 }
+
+// A peer that has nothing to answer is not silent: the first stream of a link was answered with the link.
+func TestAPeerThatHasNothingToAnswerIsNotSilent(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		p.answer = 250 * time.Millisecond
+		streams := p.open(t, 3) // with a second between them
+		require.Len(t, onLinks(streams), 1)
+		require.Zero(t, streams[0].link.streams.unheard.lasted())
+		closeAll(t, streams)
+	})
+}
