@@ -456,6 +456,8 @@ func raidListener(t *testing.T, f *shm, rounds int, attack func(r *raider)) int 
 	l := listen(t, f, 8)
 	var victims sync.WaitGroup
 	var established atomic.Int64
+	patience := new(atomic.Int64) // of those who accept: little for raiders, who may never confirm
+	patience.Store(int64(200 * time.Millisecond))
 	victims.Go(func() {
 		for {
 			ep, err := l.Accept()
@@ -468,7 +470,7 @@ func raidListener(t *testing.T, f *shm, rounds int, attack func(r *raider)) int 
 				if !assert.NoError(t, err) {
 					return
 				}
-				short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+				short, cancel := context.WithTimeout(ctx, time.Duration(patience.Load()))
 				defer cancel()
 				if e.Accept(short, nil) == nil {
 					established.Add(1)
@@ -484,6 +486,7 @@ func raidListener(t *testing.T, f *shm, rounds int, attack func(r *raider)) int 
 		require.NoError(t, err, "the listener is gone")
 		raid(t, sock, false, l.Addr(), attack)
 	}
+	patience.Store(int64(hang.After))
 	soon(t, "an honest dialer", func() {
 		e, err := dial(f, l.Addr(), options)
 		if assert.NoError(t, err) {
