@@ -104,16 +104,9 @@ func (d *Dialer) auto(tcp net.Dialer, local netip.AddrPort, in netns.Namespace) 
 	return a, nil
 }
 
-// dial connects to one address. Where TCP is not enough, it dials anew when TCP was connected before a better network, as
-// on a host with much else to do.
+// dial connects to one address.
 func (a *autoDial) dial(ctx context.Context, remote netip.AddrPort) (*AutoConn, error) {
-	began := time.Now()
-	_, limited := ctx.Deadline()
-	var pauses fabric.Pauses
 	c, passedOver, err := a.Dial(ctx, remote)
-	for isLost(err) && (limited || time.Since(began) < patience) && pauses.Wait(ctx) {
-		c, passedOver, err = a.Dial(ctx, remote)
-	}
 	var required *auto.RequiredError
 	switch {
 	case errors.As(err, &required):
@@ -122,13 +115,6 @@ func (a *autoDial) dial(ctx context.Context, remote netip.AddrPort) (*AutoConn, 
 		return nil, &autoError{contextError(err), reasonsOf(passedOver)}
 	}
 	return newAutoConn(c, reasonsOf(passedOver)), nil
-}
-
-// isLost reports whether an error is that TCP was connected first, where that is not enough.
-func isLost(err error) bool {
-	var required *auto.RequiredError
-	lost := func(f auto.Failure) bool { return errors.Is(f.Err, auto.ErrLost) }
-	return errors.As(err, &required) && slices.ContainsFunc(required.PassedOver, lost)
 }
 
 // netDialer returns package net's dialer with the options in d.TCP, and those of d that apply

@@ -294,26 +294,16 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 	}
 }
 
-// lostOnce is a fabric whose first dial comes too late.
-type lostOnce struct {
-	fabric.Fabric
-	dials atomic.Int32
-}
-
-func (f *lostOnce) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	if f.dials.Add(1) == 1 {
-		return nil, auto.ErrLost
+// What auto remembers of a network saves time before TCP is dialed. A dial that may not take TCP asks again.
+func TestAutoAsksARequiredNetworkWhateverItRemembers(t *testing.T) {
+	shm, dials := counted(sim.New(sim.Link{}))
+	better(t, shm, nil)
+	server := listenTCP(t, "127.0.0.1:0")
+	for range 2 {
+		requireConnected(t, dialAuto(t, Dialer{}, server.Addr().String()), server)
+		require.EqualValues(t, 1, dials.Load(), "it is remembered")
 	}
-	return f.Fabric.Dial(ctx, local, remote)
-}
-
-// A network that is required is dialed again when TCP was connected first, for as long as the dial may take.
-func TestAutoDialsARequiredNetworkAgainWhenTCPWasFirst(t *testing.T) {
-	f := &lostOnce{Fabric: sim.New(sim.Link{})}
-	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	c := dialAuto(t, Dialer{Require: []string{"shm"}}, l.Addr().String())
-	require.Equal(t, "shm", carrierOf(c))
-	require.EqualValues(t, 2, f.dials.Load())
-	requireConnected(t, c, l)
+	_, err := (&Dialer{Require: []string{"shm"}}).Dial("auto", server.Addr().String())
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.EqualValues(t, 2, dials.Load())
 }

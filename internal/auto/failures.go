@@ -80,14 +80,14 @@ type candidate struct {
 func (a *attempt) candidates() (candidates []candidate) {
 	for _, n := range a.Networks {
 		c := candidate{Network: n, at: destination{network: n.Name, namespace: a.Namespace}}
-		if c.failure = a.Failures.find(c.at, a.Times.Remember); c.failure == nil {
+		if c.failure = a.remembered(c.at); c.failure == nil {
 			var err error
 			if c.fabric, err = n.Open(); err != nil {
 				a.asked[n.Name] = c.at
 				c.failure = &Failure{Network: n.Name, Err: err}
 			} else {
 				c.at = a.destination(n.Name, c.fabric)
-				c.failure = a.Failures.find(c.at, a.Times.Remember)
+				c.failure = a.remembered(c.at)
 			}
 		}
 		if c.failure != nil && c.fabric != nil && n.Up(c.fabric, a.remote) {
@@ -96,6 +96,15 @@ func (a *attempt) candidates() (candidates []candidate) {
 		candidates = append(candidates, c)
 	}
 	return candidates
+}
+
+// remembered returns how a network has failed lately, or nil. It saves the time before TCP is dialed: where TCP is
+// not enough, each dial asks.
+func (a *attempt) remembered(at destination) *Failure {
+	if !a.FallBack {
+		return nil
+	}
+	return a.Failures.find(at, a.Times.Remember)
 }
 
 // destination returns where the attempt asks a network.
