@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -197,7 +196,6 @@ func askInTurn(ctx context.Context, byUser map[int][]string, users int, turn tim
 				late[uid] = left
 			}
 		})
-		runtime.Gosched() // the time of those who have begun runs: they come before those who have not
 	}
 	all.Wait()
 	return late
