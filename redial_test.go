@@ -247,35 +247,37 @@ var smallDedicated = func() *Config {
 }()
 
 func TestRequestsUnderWayAreAtMost64AndToOneHost16(t *testing.T) {
-	now := simulateCrowd(t)
-	t.Cleanup(func() {
-		all, _ := networks["crowd"].requests.UnderWay(remoteHost{})
-		require.Zero(t, all, "everybody has gone")
-	})
-	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
-	dialSilentHosts(t, now, 5, 1, 16)
-	_, err := (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", "10.0.0.5:80")
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	require.ErrorContains(t, err, "waited for 16 other requests to 10.0.0.5")
-	c, err := (&Dialer{Config: smallDedicated, Timeout: time.Minute}).Dial("crowd", l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	require.EqualValues(t, 16, now.Load())
+	synctest.Test(t, func(t *testing.T) { // a timeout ends only what waits
+		now := simulateCrowd(t)
+		t.Cleanup(func() {
+			all, _ := networks["crowd"].requests.UnderWay(remoteHost{})
+			require.Zero(t, all, "everybody has gone")
+		})
+		l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
+		dialSilentHosts(t, now, 5, 1, 16)
+		_, err := (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", "10.0.0.5:80")
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.ErrorContains(t, err, "waited for 16 other requests to 10.0.0.5")
+		c, err := (&Dialer{Config: smallDedicated, Timeout: time.Minute}).Dial("crowd", l.Addr().String())
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		require.EqualValues(t, 16, now.Load())
 
-	// A dial that finds no place waits for one until its timeout.
-	cancel := dialSilentHosts(t, now, 6, 8, 64)
-	_, err = (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", l.Addr().String())
-	requireOpError(t, err, "dial", "crowd", l.Addr().String(), os.ErrDeadlineExceeded)
-	require.ErrorContains(t, err, "i/o timeout: waited for 64 other requests of this process")
-	require.EqualValues(t, 64, now.Load())
-	waiting := make(chan error, 1)
-	go func() {
-		c, err := (&Dialer{Config: smallDedicated}).Dial("crowd", l.Addr().String())
-		if err == nil {
-			err = c.Close()
-		}
-		waiting <- err
-	}()
-	cancel()
-	require.NoError(t, <-waiting)
+		// A dial that finds no place waits for one until its timeout.
+		cancel := dialSilentHosts(t, now, 6, 8, 64)
+		_, err = (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", l.Addr().String())
+		requireOpError(t, err, "dial", "crowd", l.Addr().String(), os.ErrDeadlineExceeded)
+		require.ErrorContains(t, err, "i/o timeout: waited for 64 other requests of this process")
+		require.EqualValues(t, 64, now.Load())
+		waiting := make(chan error, 1)
+		go func() {
+			c, err := (&Dialer{Config: smallDedicated}).Dial("crowd", l.Addr().String())
+			if err == nil {
+				err = c.Close()
+			}
+			waiting <- err
+		}()
+		cancel()
+		require.NoError(t, <-waiting)
+	})
 }
