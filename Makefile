@@ -190,13 +190,13 @@ CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestLockedMemoryIsUsedUp|^T
 INFINIBAND_LACKS = Packet|Datagram|Group
 test-card: $(CARD) bin/cpeer
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
-	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration
+	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/testing/integration
 	cd rdmaudp && $(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)' . ./examples/feed
 	cd rdmaudp && $(TEST_RDMA) $(ON_INFINIBAND) -run InfiniBand .
-	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/integration
+	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/testing/integration
 	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
 	$(TEST_RDMA) $(ON_INFINIBAND) $(SUITE) -skip '$(CARD_LACKS)'
-	$(TEST_RDMA) $(ON_INFINIBAND) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration
+	$(TEST_RDMA) $(ON_INFINIBAND) -skip '$(CARD_LACKS)|/^shm$$' ./internal/testing/integration
 	$(TEST_RDMA) $(RNR_ON_INFINIBAND) -skip '$(INFINIBAND_LACKS)|^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
 	cd metrics && $(TEST_RDMA) $(ON_CARD) -skip '$(CARD_LACKS)' ./...
@@ -227,7 +227,7 @@ bin/cpeer: $(wildcard interop/cpeer/*) | packages
 # What tools/rdmasuites.sh runs.
 rdma-suites: $(SOFTROCE) bin/hwcounters bin/cpeer
 	$(GO) test -c -o bin/rdma/root.test .
-	$(GO) test -c -o bin/rdma/ ./rconn ./internal/integration ./internal/fabric/verbs
+	$(GO) test -c -o bin/rdma/ ./rconn ./internal/testing/integration ./internal/fabric/verbs
 	cd interop && $(GO) test -c -o ../bin/rdma/interop.test .
 	cd metrics && $(GO) test -c -o ../bin/rdma/metrics.test .
 	cd rdmaudp && $(GO) test -c -o ../bin/rdma/rdmaudp.test . && $(GO) test -c -o ../bin/rdma/feed.test ./examples/feed
@@ -237,7 +237,7 @@ rdma-suites: $(SOFTROCE) bin/hwcounters bin/cpeer
 # many faults of cables, cards, nodes and peers; bin/matrix/matrix.md is the table.
 test-matrix: $(SOFTROCE) bin/hwcounters
 	mkdir -p bin/matrix
-	$(GO) test -c -o bin/rdma/ ./internal/integration
+	$(GO) test -c -o bin/rdma/ ./internal/testing/integration
 	$(SOFTROCE) -nodes 2 -cables 2 -scratch bin/matrix -timeout 30m -- \
 		bin/hwcounters bin/rdma/integration.test -test.v -test.timeout 30m -test.run TestMatrix
 
@@ -246,7 +246,7 @@ test-matrix: $(SOFTROCE) bin/hwcounters
 ON_HOSTS = $(CARD) -fabric tools/idealcard/fabrics/two-hosts.json --
 CARD_MATRIX = none|cable_1_out_for_[15]_s|both_cables_out_for_5_s|the_dialer.s_.*|the_listener.s_device_1_removed|the_listener_.*
 test-matrix-card: $(CARD)
-	$(GO) test -c -o bin/rdma/ ./internal/integration
+	$(GO) test -c -o bin/rdma/ ./internal/testing/integration
 	$(ON_HOSTS) bin/rdma/integration.test -test.v -test.timeout 5m -test.run 'TestMatrix/^($(CARD_MATRIX))$$'
 
 # ringnet on cards of each manner that docs/verbs.md lists.
@@ -279,7 +279,7 @@ soak: rdma-suites
 HOURS ?= 1
 minutes = $(shell awk 'BEGIN { print int(60 * $(HOURS)) + $(1) }')m
 soak-hours: $(SOFTROCE) bin/hwcounters
-	$(GO) test -c -o bin/rdma/ ./internal/integration
+	$(GO) test -c -o bin/rdma/ ./internal/testing/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_HOURS=$(HOURS) RINGNET_SOAK_SEED=$(SEED) \
 		$(SOFTROCE) -nodes 2 -timeout $(call minutes,15) -- bin/hwcounters bin/rdma/integration.test \
 		-test.timeout $(call minutes,10) -test.v -test.run TestHours
@@ -293,7 +293,7 @@ soak-card: hours-card
 	RINGNET_SOAK=1 RINGNET_REQUIRE_RDMA=1 $(CARD) -- bin/integration.test -test.timeout 30m -test.v -test.run '^TestScale$$'
 
 hours-card: $(CARD)
-	$(GO) test $(RACE) -c -o bin/ ./internal/integration
+	$(GO) test $(RACE) -c -o bin/ ./internal/testing/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_HOURS=$(HOURS) $(CARD) $(if $(SEED),-seed $(SEED)) -faults $(CARD_FAULTS) \
 		-fabric tools/idealcard/fabrics/two-hosts.json -- \
 		bin/integration.test -test.timeout $(call minutes,10) -test.v -test.run TestHours
@@ -303,7 +303,7 @@ hours-card: $(CARD)
 DURATION ?= 1h
 PORT_FAULTS ?= port=1e-4,cable=1e-7,out=20ms
 soak-ports: $(CARD)
-	$(GO) test $(RACE) -c -o bin/ports/ ./internal/integration
+	$(GO) test $(RACE) -c -o bin/ports/ ./internal/testing/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_PORTS=$(DURATION) $(CARD) $(if $(SEED),-seed $(SEED)) -faults $(PORT_FAULTS) \
 		-fabric tools/idealcard/fabrics/two-hosts.json -- bin/ports/integration.test -test.timeout 0 -test.v -test.run '^TestPorts$$'
 

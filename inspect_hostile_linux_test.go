@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/inspect"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // asksAll asks all processes, as root's `ringnet ss` does, and returns what this one has told.

@@ -51,6 +51,15 @@ func TestEverySystemCallIsKnownToTheScheduler(t *testing.T) {
 	})
 }
 
+// What tests alone need is in folders of its own, and nothing else imports it.
+func TestNoProgramImportsWhatIsForTests(t *testing.T) {
+	eachFile(t, func(path, text string) {
+		if !strings.Contains("/"+filepath.ToSlash(path), "/internal/testing/") && strings.Contains(text, "/internal/testing/") {
+			t.Errorf("%s imports what is for tests", path)
+		}
+	})
+}
+
 // No code of functions stands in two places. Tests may repeat themselves.
 func TestEveryBlockOfCodeStandsInOnePlace(t *testing.T) {
 	places := make(map[string]string) // of blocks of lines

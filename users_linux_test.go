@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/strangers"
+	"github.com/ringnet/ringnet/internal/testing/strangers"
 )
 
 // strangerEnv says what a process of another user does: its role, and the arguments of that.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/programs"
+	"github.com/ringnet/ringnet/internal/testing/programs"
 )
 
 // systemd ignores lines that it does not know, and starts the unit without them.

@@ -30,8 +30,8 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/ringnet/ringnet"
-	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/programs"
+	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/testing/programs"
 )
 
 // For each library that dials by itself, these tests run the line of docs/migrate.md, with the

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/ringnet/ringnet/internal/limits"
+	"github.com/ringnet/ringnet/internal/testing/limits"
 	"github.com/ringnet/ringnet/rconn"
 )
 

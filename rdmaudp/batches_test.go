@@ -4,7 +4,7 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/ringnet/ringnet/rdmaudp"
-	"github.com/ringnet/ringnet/rdmaudp/internal/packettest"
+	"github.com/ringnet/ringnet/rdmaudp/internal/testing/packettest"
 )
 
 // batchesOf returns the methods for batches of a PacketConn with the types of golang.org/x/net.

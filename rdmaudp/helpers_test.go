@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // requireEnv returns the value of a variable that tools/softroce sets where a test has what

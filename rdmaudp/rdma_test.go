@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/rdmaudp"
-	"github.com/ringnet/ringnet/rdmaudp/internal/packettest"
+	"github.com/ringnet/ringnet/rdmaudp/internal/testing/packettest"
 )
 
 func TestPacketConn(t *testing.T) {

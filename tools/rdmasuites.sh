@@ -23,7 +23,7 @@ for suite in "$@"; do
 	case $suite in
 	root) in_folder . "$counting" "$test" -test.run "$(tools/rdmatests.sh .)" ;;
 	rconn) in_folder rconn "$counting" "$test" -test.run "$(tools/rdmatests.sh rconn)" ;;
-	integration) in_folder internal/integration "$counting" "$test" -test.skip '/^shm$' ;;
+	integration) in_folder internal/testing/integration "$counting" "$test" -test.skip '/^shm$' ;;
 	verbs) in_folder internal/fabric/verbs "$test" -test.skip '^TestABI' ;;
 	interop) in_folder interop "$counting" "$test" -test.run '^(TestLibrariesDialRingnet|TestHTTPCarriesLargeBodiesBothWays|TestAPeerInC.*)$/^rdma$' ;;
 	metrics) in_folder metrics "$counting" "$test" ;;

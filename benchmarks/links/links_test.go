@@ -16,9 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/perf/report"
-	"github.com/ringnet/ringnet/internal/rconntest"
+	"github.com/ringnet/ringnet/internal/testing/rconntest"
+	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
 

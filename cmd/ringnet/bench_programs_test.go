@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/inspect"
-	"github.com/ringnet/ringnet/internal/programs"
+	"github.com/ringnet/ringnet/internal/testing/programs"
 )
 
 // BenchmarkPrograms measures what two proxies cost unmodified programs: with shm between

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/programs"
+	"github.com/ringnet/ringnet/internal/testing/programs"
 )
 
 // This runs the recipe of docs/deploy.md for Docker with podman, whose flags are the same.

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/limits"
+	"github.com/ringnet/ringnet/internal/testing/limits"
 )
 
 // startEcho starts an echo server in a process of its own, until the end of the test.

@@ -18,7 +18,7 @@ import (
 
 	lib "github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
-	"github.com/ringnet/ringnet/internal/strangers"
+	"github.com/ringnet/ringnet/internal/testing/strangers"
 )
 
 // diagnosed runs ringnet doctor, or a program that runs it, and returns what it found. The

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/programs"
+	"github.com/ringnet/ringnet/internal/testing/programs"
 )
 
 // Unmodified clients and servers work through two proxies with shm between them.

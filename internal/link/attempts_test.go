@@ -13,7 +13,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
 // TestAPathThatIsBackIsFoundAtOnce has the cable come back at any time of an attempt,

@@ -15,7 +15,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
 // A device may take tens of milliseconds for each MiB that it registers. Who waits for that is

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
 // resuming is a configuration whose links outlive their queue pairs.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
 // closeAtOnce closes streams, whatever they hold.

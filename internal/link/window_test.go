@@ -14,7 +14,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
-	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
 // Bulk in one direction delays a message of a conversation by one message of bulk,

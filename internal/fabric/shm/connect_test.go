@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/strangers"
+	"github.com/ringnet/ringnet/internal/testing/strangers"
 )
 
 func reason(t testing.TB, err error) int {

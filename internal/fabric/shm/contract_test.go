@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
+	"github.com/ringnet/ringnet/internal/testing/fabrictest"
 )
 
 func TestContract(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/limits"
+	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/testing/limits"
 )
 
 // watch has many pollers look at a socket: each of copies of its descriptor in each of sets.

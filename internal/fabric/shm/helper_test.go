@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
-	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/testing/fabrictest"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // host is an address that no other process on this machine is likely to use,

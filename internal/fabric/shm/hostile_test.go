@@ -23,9 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/limits"
 	"github.com/ringnet/ringnet/internal/mapping"
+	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/testing/limits"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 

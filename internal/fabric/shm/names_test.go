@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/strangers"
+	"github.com/ringnet/ringnet/internal/testing/strangers"
 )
 
 // squatProgram holds the names that it is given, and says when it has them.

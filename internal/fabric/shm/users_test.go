@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/ringnet/ringnet/internal/limits"
+	"github.com/ringnet/ringnet/internal/testing/limits"
 )
 
 // A dialer that may not connect is refused as soon as the kernel has said who it is. It takes no

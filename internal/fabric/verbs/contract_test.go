@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
+	"github.com/ringnet/ringnet/internal/testing/fabrictest"
 )
 
 func TestContract(t *testing.T) { fabrictest.Test(t, pair) }

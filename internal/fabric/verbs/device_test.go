@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
-	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/testing/fabrictest"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // Helpers of the tests that need a device: bin/softroce.

@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/rconntest"
+	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/testing/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 
-	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/passrights"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // returns fails the test if f never does.

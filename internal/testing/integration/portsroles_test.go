@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet"
-	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // The processes of TestPorts: the roles "ports server" and "ports client" of this test binary.

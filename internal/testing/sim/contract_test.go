@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
-	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/testing/fabrictest"
+	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
 func TestContract(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet"
-	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // Mixed traffic between two processes, over rdma and over TCP at once: the roles "traffic

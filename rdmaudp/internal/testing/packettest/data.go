@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // Whether datagrams arrive, and what is in them.

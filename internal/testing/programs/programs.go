@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/strangers"
+	"github.com/ringnet/ringnet/internal/testing/strangers"
 )
 
 // Path is the path of a program of a Debian package.

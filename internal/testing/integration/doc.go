@@ -8,7 +8,7 @@
 // after every change. The tests between two nodes run where SOFTROCE_PEER is the other
 // node's address:
 //
-//	go test -c -o /tmp/integration.test ./internal/integration
+//	go test -c -o /tmp/integration.test ./internal/testing/integration
 //	bin/softroce -- bin/hwcounters /tmp/integration.test
 //	bin/softroce -nodes 2 -- bin/hwcounters /tmp/integration.test -test.run TestNodes
 //	bin/softroce -nodes 2 -cables 2 -- bin/hwcounters /tmp/integration.test -test.run TestMatrix
