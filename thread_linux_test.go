@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/auto"
-	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
 // elsewhere is a thread in a network namespace of its own. It calls the functions that it is sent.
@@ -58,7 +58,11 @@ func newElsewhere(t *testing.T, addresses ...string) elsewhere {
 func addAddresses(t *testing.T, addresses ...string) {
 	commands := []string{"ip link set lo up"}
 	for _, a := range addresses {
-		commands = append(commands, "ip address add "+a+" dev lo")
+		command := "ip address add " + a + " dev lo"
+		if strings.Contains(a, ":") {
+			command += " nodad" // the kernel clears an address for use in the background
+		}
+		commands = append(commands, command)
 	}
 	for _, command := range commands {
 		words := strings.Fields(command)

@@ -190,11 +190,11 @@ func (f *cardFabric) setUp(host int) error {
 		for _, p := range c.Ports {
 			for _, a := range p.Addresses {
 				if c.Host == host {
-					bits := "/24"
+					add := []string{"addr", "add", a + "/24", "dev", netdev(p.Cable)}
 					if netip.MustParseAddr(a).Is6() {
-						bits = "/64"
+						add = []string{"addr", "add", a + "/64", "dev", netdev(p.Cable), "nodad"} // else it is usable a little later
 					}
-					err = errors.Join(err, ip("addr", "add", a+bits, "dev", netdev(p.Cable)), ip("link", "set", netdev(p.Cable), "up"))
+					err = errors.Join(err, ip(add...), ip("link", "set", netdev(p.Cable), "up"))
 				}
 			}
 		}

@@ -160,7 +160,7 @@ func makeDevices(c *guestConfig) (found devices, err error) {
 	}
 	for i, netdev := range netdevs {
 		v4, v6 := nodeAddrs(i, c.Node)
-		commands += fmt.Sprintf("link set %[1]s mtu %[2]d up\naddr add %[3]v/24 dev %[1]s\naddr add %[4]v/64 dev %[1]s\n", netdev, mtu, v4, v6)
+		commands += fmt.Sprintf("link set %[1]s mtu %[2]d up\naddr add %[3]v/24 dev %[1]s\naddr add %[4]v/64 dev %[1]s nodad\n", netdev, mtu, v4, v6)
 	}
 	ip := exec.Command("ip", "-batch", "-")
 	ip.Stdin = strings.NewReader(commands)
