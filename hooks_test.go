@@ -11,13 +11,13 @@ import (
 // it dials. A hook gets the call, and makes it or not; where a hook is nil the call is made.
 type hooked struct {
 	fabric.Fabric
-	dial     func()
-	listen   func(call func() (fabric.Listener, error)) (fabric.Listener, error)
-	accept   func(call func() (fabric.Endpoint, error)) (fabric.Endpoint, error)
-	close    func(call func() error) error // of a listener
-	connect  func(call func() ([]byte, error)) ([]byte, error)
-	confirm  func(call func() error) error
-	postSend func(call func() error) error
+	dial    func()
+	listen  func(call func() (fabric.Listener, error)) (fabric.Listener, error)
+	accept  func(call func() (fabric.Endpoint, error)) (fabric.Endpoint, error)
+	close   func(call func() error) error // of a listener
+	connect func(call func() ([]byte, error)) ([]byte, error)
+	confirm func(call func() error) error
+	ring    func() // when the peer is to be woken, behind each post
 }
 
 func (f *hooked) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
@@ -55,8 +55,13 @@ func (e hookedEndpoint) Connect(ctx context.Context, private []byte) ([]byte, er
 
 func (e hookedEndpoint) Confirm() error { return hookError(e.f.confirm, e.Endpoint.Confirm) }
 
-func (e hookedEndpoint) PostSend(wr []fabric.WorkRequest) error {
-	return hookError(e.f.postSend, func() error { return e.Endpoint.PostSend(wr) })
+func (e hookedEndpoint) RingDue() bool { return e.f.ring != nil || e.Endpoint.RingDue() }
+
+func (e hookedEndpoint) Ring() {
+	if e.f.ring != nil {
+		e.f.ring()
+	}
+	e.Endpoint.Ring()
 }
 
 func hook[T any](h func(func() (T, error)) (T, error), call func() (T, error)) (T, error) {

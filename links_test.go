@@ -299,15 +299,11 @@ func TestConnectionsOfADialerThatTrustsShareALink(t *testing.T) {
 }
 
 // If the peer's application does not close, the times that its stream and that the link
-// wait for it pass at the same moment. A PostSend that is under way then returns before the
-// endpoint is closed.
-func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
+// wait for it pass at the same moment, while this side wakes the peer for what it has posted.
+func TestALinkEndsWhileItsPeerIsWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) })
-		f := &hooked{Fabric: sim.New(sim.Link{Latency: time.Millisecond}), postSend: func(post func() error) error {
-			time.Sleep(10 * time.Millisecond)
-			return post()
-		}}
+		f := &hooked{Fabric: sim.New(sim.Link{Latency: time.Millisecond}), ring: func() { time.Sleep(10 * time.Millisecond) }}
 		addNetwork(t, "slow", network{carrier: &carrier{name: "slow", open: opens(f)}, family: "ip"})
 		h := host{"slow", "10.0.0.1"}
 		l := h.listen(t, ListenConfig{Config: small})

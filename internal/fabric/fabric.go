@@ -66,9 +66,9 @@ type Listener interface {
 //
 // Setup (Open to Confirm or Accept) is done by one goroutine. Afterwards
 // PostRecv, Poll, Arm and Disconnect are called by one goroutine at a time,
-// PostSend and Ring by one at a time, possibly while another calls those (but not
+// PostSend by one at a time, possibly while another calls those (but not
 // Disconnect), Wait by one goroutine, possibly while others post or poll, and
-// Wake by anyone at any time, also after Close. Register is called by any number of goroutines,
+// RingDue, Ring and Wake by anyone at any time, also after Close. Register is called by any number of goroutines,
 // but it for remote writes, or Reach, by one at a time, possibly while others call all these, and
 // Free or Keep of memory: a device may take long over it.
 //
@@ -115,7 +115,7 @@ type Endpoint interface {
 	PostSend(wr []WorkRequest) error
 
 	// RingDue reports whether the peer may sleep through what PostSend has posted unless Ring is
-	// called, which wakes it. An error comes from Poll and Wait.
+	// called, which wakes it. An error comes from Poll and Wait. Close waits for calls of Ring.
 	RingDue() bool
 	Ring()
 

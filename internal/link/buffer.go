@@ -33,8 +33,8 @@ func (s *Stream) NewBuffer(size int) (*Buffer, error) {
 
 func (s *Stream) newBuffer(n int) (*Buffer, error) {
 	l := s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	for {
 		if err := s.awaitUp(); err != nil {
 			return nil, err
@@ -61,13 +61,7 @@ func (s *Stream) newBuffer(n int) (*Buffer, error) {
 // stream any more, or nil. Called with mu held, which it releases meanwhile.
 func (s *Stream) awaitUp() error {
 	l := s.link
-	for l.stage != up {
-		if err := s.writeError(); err != nil {
-			s.tell(err)
-			return err
-		}
-		l.path.settled.Wait()
-	}
+	l.awaitSettled(func() bool { return l.stage == up || s.writeError() != nil })
 	err := s.writeError()
 	s.tell(err)
 	return err
@@ -78,17 +72,17 @@ func (b *Buffer) Bytes() []byte { return b.memory.Bytes() }
 
 // HandedOver reports whether the device may still send from the buffer.
 func (b *Buffer) HandedOver() bool {
-	b.link.mu.Lock()
-	defer b.link.mu.Unlock()
+	b.link.lock()
+	defer b.link.unlock()
 	return b.lent > 0
 }
 
 // Wait waits until the buffer has been handed back. No peer can delay that: what was
 // accepted has its place at the peer, so the device sends it or fails.
 func (b *Buffer) Wait() {
-	b.link.mu.Lock()
+	b.link.lock()
 	back := b.back
-	b.link.mu.Unlock()
+	b.link.unlock()
 	if back != nil {
 		<-back
 	}
@@ -98,8 +92,8 @@ func (b *Buffer) Wait() {
 func (b *Buffer) Close() {
 	b.Wait()
 	l := b.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if b.closed {
 		return
 	}
@@ -150,12 +144,12 @@ func (l *Link) handBack() {
 func (s *Stream) WriteBuffer(b *Buffer, from, n int, d *deadline.Deadline) (done int, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	s.link.mu.Lock()
+	s.link.lock()
 	b.lend()
-	s.link.mu.Unlock()
+	s.link.unlock()
 	defer func() {
-		s.link.mu.Lock()
-		defer s.link.mu.Unlock()
+		s.link.lock()
+		defer s.link.unlock()
 		b.unlend()
 	}()
 	for done < n {

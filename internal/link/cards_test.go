@@ -156,9 +156,9 @@ func TestARequestThatWaitsIsNotTaken(t *testing.T) {
 		ep, err := l.dial(t.Context(), route{remote: l.path.peers[0]})
 		require.NoError(t, err)
 		defer ep.Close()
-		l.mu.Lock()
+		l.lock()
 		l.path.arrival, l.path.arrived = &arrival{ep, wire.Resumption{Attempt: 7}}, 7
-		l.mu.Unlock()
+		l.unlock()
 		require.EqualValues(t, 6, l.nextRequest(false).Taken)
 		require.NotNil(t, l.nextArrival())
 		require.EqualValues(t, 7, l.nextRequest(false).Taken)

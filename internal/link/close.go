@@ -18,16 +18,15 @@ const closeTimeout = 5 * time.Second
 // then io.EOF. It does not wait.
 func (s *Stream) CloseWrite() error {
 	l := s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if err := s.halfError(); err != nil {
 		return err
 	}
 	s.ledger.CloseWrite()
 	s.changed()
 	s.wake()
-	l.pollAndSend()
-	l.watchNow()
+	l.pollCompletions()
 	return nil
 }
 
@@ -35,14 +34,14 @@ func (s *Stream) CloseWrite() error {
 // and what still arrives is dropped, so that the peer can go on writing.
 func (s *Stream) CloseRead() error {
 	l := s.link
-	l.mu.Lock()
+	l.lock()
 	if err := s.halfError(); err != nil {
-		l.mu.Unlock()
+		l.unlock()
 		return err
 	}
 	s.use = readClosed
 	s.wake()
-	l.mu.Unlock()
+	l.unlock()
 	s.dropInbox(func(int) {})
 	return nil
 }
@@ -70,14 +69,12 @@ func (s *Stream) dropInbox(before func(unread int)) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	l := s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.pollCompletions()
 	before(s.inbox.Len())
 	s.discard()
 	s.changed()
-	l.pollAndSend()
-	l.watchNow()
 }
 
 // discard drops what has arrived and will not be read. While a Read is copying it does
@@ -98,9 +95,9 @@ func (s *Stream) discard() {
 // been lost before, no call has returned why, and there are bytes that the peer is not known to have read.
 func (s *Stream) Close(linger time.Duration) error {
 	l := s.link
-	l.mu.Lock()
+	l.lock()
 	if s.use == orphaned {
-		l.mu.Unlock()
+		l.unlock()
 		return net.ErrClosed
 	}
 	wasAborted := s.use == aborted
@@ -110,7 +107,7 @@ func (s *Stream) Close(linger time.Duration) error {
 	}
 	s.wake()
 	l.path.settled.Broadcast() // for NewBuffer
-	l.mu.Unlock()
+	l.unlock()
 	var lost error // why the connection had been lost before
 	s.dropInbox(func(unread int) {
 		lost = s.lossBefore(wasAborted)
@@ -133,13 +130,12 @@ func (s *Stream) Close(linger time.Duration) error {
 	// No call copies from the ring or to the staging memory any more.
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if timedOut {
 		s.drop()
 		s.ledger.Reset()
 		s.changed()
-		l.trySend()
 	}
 	l.orphan(s)
 	switch {
@@ -201,15 +197,15 @@ func (s *Stream) undelivered() error {
 // peer's ECONNRESET. What has not been sent or read is dropped. The owner still has to close it.
 func (s *Stream) Abort() error {
 	l := s.link
-	l.mu.Lock()
+	l.lock()
 	if s.use == orphaned {
-		l.mu.Unlock()
+		l.unlock()
 		return net.ErrClosed
 	}
 	s.use = aborted
 	s.wake()
 	l.path.settled.Broadcast()
-	l.mu.Unlock()
+	l.unlock()
 	s.dropInbox(func(int) {
 		s.drop()
 		s.closing.unread = true
@@ -224,21 +220,21 @@ func (s *Stream) Abort() error {
 // takes no longer than closing one.
 func (s *Stream) awaitDelivery(linger time.Duration) error {
 	l := s.link
-	l.mu.Lock()
+	l.lock()
 	v := timedOutClose{linger, l.receive.messages}
 	left := linger
 	if l.streams.timedOut.messages == v.messages {
 		left -= l.streams.timedOut.linger
 	}
-	l.mu.Unlock()
+	l.unlock()
 	limit := deadline.New()
 	limit.Set(time.Now().Add(left))
 	defer limit.Set(time.Time{})
 	err := s.wait(closeCall, limit)
 	if err != nil && left > 0 {
-		l.mu.Lock()
+		l.lock()
 		l.streams.timedOut = v
-		l.mu.Unlock()
+		l.unlock()
 	}
 	return err
 }
@@ -247,12 +243,10 @@ func (s *Stream) awaitDelivery(linger time.Duration) error {
 func (s *Stream) drop() {
 	s.ledger.Drop()
 	s.dropPending()
-	s.link.wakeTouched()
 }
 
 // orphan goes on with the stream without its owner: resets it when the peer has not closed
-// it in time, and lets the link go if it was the last. Called with mu held, which it may
-// release to send.
+// it in time, and lets the link go if it was the last. Called with mu held.
 func (l *Link) orphan(s *Stream) {
 	l.streams.owned--
 	s.waitsAgain()
@@ -261,16 +255,16 @@ func (l *Link) orphan(s *Stream) {
 		s.closing.timer = time.AfterFunc(closeTimeout, s.closeTick)
 	}
 	l.startIdleTimer()
-	if !l.active || l.needsEngine() {
-		l.watchNow() // the calls of the stream do not come back, and another may begin
+	if !l.active {
+		l.watch.wanted = true // the calls of the stream do not come back, and another may begin
 	}
 }
 
 // closeTick resets a stream that the peer's application has not closed in time.
 func (s *Stream) closeTick() {
 	l := s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:
 		return
@@ -282,7 +276,6 @@ func (s *Stream) closeTick() {
 	s.closing.timer = time.AfterFunc(closeTimeout, s.answerTick)
 	s.ledger.Reset()
 	s.changed()
-	l.trySend()
 }
 
 // answerTick ends the link of a peer that has received the end of a stream and not answered:
@@ -291,8 +284,8 @@ func (s *Stream) closeTick() {
 // to it were lost.
 func (s *Stream) answerTick() {
 	l := s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	silent := s.closing.told == 0 || s.inRecordLine || l.ledger.Acknowledged().Records < s.closing.told
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:

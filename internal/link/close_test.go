@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -98,9 +97,9 @@ func TestWhatArrivesWhileReadingEndsLeavesTheReadItsBytes(t *testing.T) {
 				c, s, _ := connectLink(t, n, testConfig, testConfig)
 				until := func(holds func() bool) { // a mutex that somebody waits for stops virtual time
 					for done := false; !done; runtime.Gosched() {
-						c.link.mu.Lock()
+						c.link.lock()
 						done = holds()
-						c.link.mu.Unlock()
+						c.link.unlock()
 					}
 				}
 				require.NoError(t, writeAll(s, []byte("first")))
@@ -133,10 +132,9 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
 		posts := func(does bool) {
-			s.link.mu.Lock()
-			defer s.link.mu.Unlock()
+			s.link.lock()
+			defer s.link.unlock()
 			s.link.send.posting = does
-			s.link.trySend()
 		}
 		time.Sleep(time.Second) // nothing is being posted then
 		posts(true)
@@ -303,27 +301,24 @@ func TestACloseOfWhatIsLostDoesNotTimeOut(t *testing.T) {
 // A device takes long over a post, and meanwhile the time is over that the link has waited for the peer. It
 // goes when the device has come to an end with the post, though nothing completes, and the peer says nothing.
 func TestALinkThatEndsDuringAPostGoesBehindIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{})
-		var stop atomic.Bool
-		end := make(chan struct{})
-		f := &hooked{Fabric: n, post: func() {
-			if time.Sleep(2 * slowPost); stop.Load() {
-				<-end
-			}
-		}}
+	virtually(t, func(t *testing.T, n *sim.Network) {
 		cfg := testConfig
 		cfg.KeepAlive, cfg.LinkIdle = time.Second, 0
-		c, s, _ := connectLink(t, f, cfg, testConfig)
+		c, s, _ := connectLink(t, n, cfg, testConfig)
+		l := c.link
+		posts := func(does bool) {
+			l.lock()
+			defer l.unlock()
+			l.send.posting = does
+		}
 		time.Sleep(10 * time.Second)
 		require.NoError(t, c.Close(time.Second))
-		stop.Store(true)
+		posts(true)
 		time.Sleep(2 * closeTimeout)
 		require.Equal(t, 2, n.Open())
 		n.Cut(true)
 		n.SetFaults(sim.Faults{Unflushed: func(*sim.Endpoint) bool { return true }})
-		stop.Store(false)
-		close(end)
+		posts(false)
 		time.Sleep(time.Second)
 		require.Equal(t, 1, n.Open())
 		_ = s.Close(0)
@@ -341,10 +336,10 @@ func TestCloseWithBytesUnreadResetsThoughMoreCome(t *testing.T) {
 		synctest.Wait()
 		until := func(holds func() bool) { // a mutex that somebody waits for stops virtual time
 			for done := false; !done; runtime.Gosched() {
-				c.link.mu.Lock()
-				c.link.pollAndSend()
+				c.link.lock()
+				c.link.pollCompletions()
 				done = holds()
-				c.link.mu.Unlock()
+				c.link.unlock()
 			}
 		}
 		until(func() bool { return c.inbox.Len() > 0 })

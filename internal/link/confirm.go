@@ -30,18 +30,16 @@ func (h *handshake) answer(ctx context.Context, l *Link, hello []byte) error {
 func (l *Link) awaitConfirmation(ctx context.Context) bool {
 	stop := context.AfterFunc(ctx, l.giveUp)
 	defer stop()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.path.unconfirmed && !l.stage.final() {
-		l.path.settled.Wait()
-	}
+	l.lock()
+	defer l.unlock()
+	l.awaitSettled(func() bool { return !l.path.unconfirmed || l.stage.final() })
 	return !l.path.unconfirmed
 }
 
 // giveUp ends the link, unless the peer is known to have it.
 func (l *Link) giveUp() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.path.unconfirmed {
 		l.fail(errGivenUp)
 		l.path.settled.Broadcast()
@@ -65,7 +63,7 @@ func (l *Link) awaitRequest(ctx context.Context) error {
 }
 
 func (l *Link) isUnconfirmed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	return l.path.unconfirmed
 }

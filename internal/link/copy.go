@@ -34,9 +34,9 @@ func (s *Stream) Lend(n int, d *deadline.Deadline, use func(p []byte, end error)
 		if d.Expired() && s.openError() == nil {
 			return os.ErrDeadlineExceeded
 		}
-		s.link.mu.Lock()
+		s.link.lock()
 		p, _, end := s.arrived(n)
-		s.link.mu.Unlock()
+		s.link.unlock()
 		taken, done := s.lend(p, end, use)
 		switch {
 		case done:
@@ -56,8 +56,8 @@ func (s *Stream) Lend(n int, d *deadline.Deadline, use func(p []byte, end error)
 func (s *Stream) lend(p []byte, end error, use func(p []byte, end error) (taken int, done bool)) (taken int, done bool) {
 	if len(p) > 0 {
 		defer func() {
-			s.link.mu.Lock()
-			defer s.link.mu.Unlock()
+			s.link.lock()
+			defer s.link.unlock()
 			s.taken(taken)
 		}()
 	}
@@ -67,12 +67,12 @@ func (s *Stream) lend(p []byte, end error, use func(p []byte, end error) (taken 
 // awaitMore waits until more than n bytes have arrived in one piece, or, if n is 0, until
 // nothing more will.
 func (s *Stream) awaitMore(n int, d *deadline.Deadline) error {
-	s.link.mu.Lock()
+	s.link.lock()
 	s.inbox.want = n + 1
-	s.link.mu.Unlock()
+	s.link.unlock()
 	err := s.wait(readCall, d)
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	s.inbox.want = 0
 	if p, why := s.piece(n + 1); err == nil && n > 0 && len(p) <= n {
 		err = why

@@ -6,7 +6,7 @@
 // a ring at each end and a ledger.
 //
 // The way of a byte: [Stream.Write] (write.go) gives it a place in the peer's ring,
-// trySend (send.go) puts it into a batch of work requests (post.go), the peer polls its
+// unlock (unlock.go) has it put into a batch of work requests (send.go, post.go), the peer polls its
 // completion (receive.go), [Stream.Read] (read.go) copies it out. Of the calls that wait,
 // and the engine (engine.go), one has the watch (wait.go): it polls (poll.go), or sleeps until
 // something completes, and wakes the others. The engine takes the link down in the end.
@@ -35,15 +35,13 @@
 //
 // # Locks
 //
-// Link.mu guards the link, its streams, and Poll, PostRecv and Arm of the endpoint.
-// Memory is registered without it. One goroutine at a time calls PostSend: the one that has set
-// sendQueue.posting. It does so without mu, for a device may take long, or with mu if
-// there is little to post and the device is not slow. Stream.reading and Stream.writing,
+// Link.mu guards the link, its streams, and Poll, PostRecv and Arm of the endpoint. It is
+// taken by lock and given up by unlock, which carries out what has become due (unlock.go). One goroutine at a
+// time calls PostSend: with mu if there is little to post, or else the one that has set
+// sendQueue.posting, without. Stream.reading and Stream.writing,
 // each held by the one call under way, are taken before mu.
 //
 // "Called with mu held" at a method is about the mu of its own type or, for all that
-// belongs to a link, about Link.mu.
-// A method whose comment says "may release mu" does so while the device posts, or while
-// bytes are copied, and holds mu again when it returns: what its caller has read before
-// may have changed. The others hold it throughout.
+// belongs to a link, about Link.mu. Few release it meanwhile, to copy bytes, to register memory or to wait,
+// and say so: what their caller has read before may have changed.
 package link

@@ -12,11 +12,11 @@ import (
 // of what happens to the queue pair, and takes the link down when it has ended and its streams
 // and buffers are closed.
 func (l *Link) run() {
-	l.mu.Lock()
+	l.lock()
 	for !l.unneeded() {
 		l.turn()
 	}
-	l.mu.Unlock()
+	l.unlock()
 	l.tearDown()
 }
 
@@ -25,14 +25,15 @@ func (l *Link) run() {
 func (l *Link) turn() {
 	w := &l.watch
 	for w.holder != &w.engine {
-		l.mu.Unlock()
+		l.unlock()
 		<-w.given
-		l.mu.Lock()
+		l.lock()
 	}
 	l.closeLost()
 	w.served = false
 	l.sleep(nil, engineCall, nil)
-	if w.served && !l.mustWatch() {
+	l.carryOut()
+	if w.served && l.limits.Spin > 0 && !l.mustWatch() {
 		l.leave() // the calls that have been woken take the watch
 	}
 }
@@ -68,8 +69,8 @@ func (l *Link) changed(err error) {
 	case errors.Is(err, fabric.ErrPortDown):
 		// The port may come back; if not, the probe finds out.
 		time.AfterFunc(portDownTimeout, func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
+			l.lock()
+			defer l.unlock()
 			l.probe()
 		})
 	case errors.Is(err, fabric.ErrDeviceRemoved):
@@ -88,7 +89,7 @@ func (l *Link) changed(err error) {
 // tearDown frees everything. Streams are closed: none of their calls touches the
 // endpoint any more, but for Wake.
 func (l *Link) tearDown() {
-	l.mu.Lock()
+	l.lock()
 	if l.stage != closed {
 		l.enter(closed)
 	}
@@ -112,16 +113,16 @@ func (l *Link) tearDown() {
 			s.closing.timer.Stop()
 		}
 	}
-	l.mu.Unlock()
+	l.unlock()
 	l.leavePath()
-	l.mu.Lock()
+	l.lock()
 	l.closeLost()
-	l.mu.Unlock()
+	l.unlock()
 	l.path.work.Wait()
 	// The memory is gone either way, and no call is left to return the error.
 	_ = l.ep.Close()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.memory.account.Release(l.memory.account.Bytes())
 	l.delist() // and no sooner: a dial that lacks memory meanwhile finds that some is about to be free
 }
@@ -137,23 +138,19 @@ type keepAlive struct {
 
 var errNoCompletion = errors.New("the device has not completed a keepalive probe")
 
-// probe asks the peer's device for a sign of life. Called with mu held, which it may
-// release to send.
+// probe asks the peer's device for a sign of life. Called with mu held.
 func (l *Link) probe() {
-	if l.stage != up {
-		return
+	if l.stage == up {
+		l.alive.due, l.watch.wanted = true, true
 	}
-	l.alive.due = true
-	l.trySend()
-	l.watchNow()
 }
 
 // keepAliveTick probes the peer's device if nothing has completed since the last
 // tick. It comes twice in Config.KeepAlive, so that no silence is longer than
 // that: a peer active just after a tick is not probed by the next.
 func (l *Link) keepAliveTick() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.stage >= ended {
 		return
 	}
@@ -162,7 +159,7 @@ func (l *Link) keepAliveTick() {
 	if l.stage != up { // it may be again
 		return
 	}
-	l.pollAndSend() // the peer may have answered, and no call has polled
+	l.pollCompletions() // the peer may have answered, and no call has polled
 	switch {
 	case !l.send.control.probes.free(&l.send.slots) && time.Since(a.probed) > l.cfg.ProbeTimeout:
 		l.fail(&lostError{syscall.ETIMEDOUT, errNoCompletion})

@@ -449,8 +449,8 @@ func readIn(s *Stream, how, n int, d *deadline.Deadline) ([]byte, error) {
 // world's mu, for a link calls the world with its own held.
 func (e *end) describe() string {
 	s, l := e.s, e.s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	q := &l.send
 	return fmt.Sprintf("link in stage %d (%v), %d moves, %d work requests under way, %d of them not signaled, %d messages unacknowledged, %d again, %d of %d bytes of staging free, %d short; "+
 		"stream of %d bytes accepted, %d pending, room for %d, place in line %d, sending %t; posting %t, called %t, watched %t, asleep %t",

@@ -401,12 +401,12 @@ func (w *world) checkRings() {
 	}
 	w.mu.Unlock()
 	for l := range w.eachLink() {
-		l.mu.Lock()
+		l.lock()
 		wrong := ""
 		if l.stage == up && !beginning {
 			wrong = cmp.Or(l.ringsAmiss(of[l]), l.waitsInVain())
 		}
-		l.mu.Unlock()
+		l.unlock()
 		if wrong != "" {
 			w.mu.Lock()
 			w.breach("link %v to %v: %s", l.local, l.remote, wrong)
@@ -492,7 +492,7 @@ func (w *world) eachLink() func(func(*Link) bool) {
 // checkLinks sees that the ledgers of all links are within their bounds.
 func (w *world) checkLinks() {
 	for l := range w.eachLink() {
-		l.mu.Lock()
+		l.lock()
 		q := &l.send
 		wrong := ""
 		switch used := l.ledger.Unacknowledged(); {
@@ -510,7 +510,7 @@ func (w *world) checkLinks() {
 		default:
 			wrong = l.memoryAmiss()
 		}
-		l.mu.Unlock()
+		l.unlock()
 		if wrong != "" {
 			w.mu.Lock()
 			w.breach("link %v to %v: %s", l.local, l.remote, wrong)
@@ -571,9 +571,9 @@ func (w *world) met(p *process, l *Link) {
 // gaveWay counts the requests for another queue pair that an end has given up for the peer's,
 // and those that both have given up for each other's.
 func (w *world) gaveWay(l *Link) {
-	l.mu.Lock()
+	l.lock()
 	own := l.path.requests
-	l.mu.Unlock()
+	l.unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.tally.crossed++

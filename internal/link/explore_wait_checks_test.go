@@ -34,8 +34,8 @@ func (w *waitWorld) look(rest bool) {
 func (w *waitWorld) broken(side int, rest bool) string {
 	l := w.links[side]
 	all, _ := w.all()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	streams := make(map[*Stream]bool)
 	for s := range l.everyStream() {
 		streams[s] = true
@@ -132,8 +132,8 @@ func (w *waitWorld) calm() {
 
 // upFor reports whether the link has had its queue pair for so long.
 func (l *Link) upFor(d time.Duration) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	return l.stage == up && time.Since(l.path.moved) >= d
 }
 

@@ -93,6 +93,7 @@ type waitWorld struct {
 	many    int           // ends of streams that may be in use
 	n       *sim.Network  // nil: it is in real time
 	moves   bool          // the link outlives its queue pairs
+	rings   bool          // each post has to wake the peer, without the link's lock
 	links   [2]*Link
 	backlog *backlog
 	opening atomic.Int32 // calls of Open under way
@@ -123,16 +124,10 @@ func (w *waitWorld) begin(f fabric.Fabric, cfg Setup) {
 	w.many = 2 + 2*w.r.IntN(4)
 	cfg.LinkIdle = time.Hour
 	cfg.RecvBuffer, cfg.SendBuffer, cfg.SendQueue = 16<<10<<w.r.IntN(3), 64<<10, minSendQueue<<w.r.IntN(3)
+	w.rings = w.r.IntN(2) == 0
 	var c, s *Stream
 	c, s, w.backlog = connectLink(w.t, listensAtLoopback{f}, cfg, cfg)
 	w.links = [2]*Link{c.link, s.link}
-	slow := w.r.IntN(2) == 0
-	for _, l := range w.links {
-		if l.mu.Lock(); slow {
-			l.send.posts = postTimes{posts: 2, took: [2]time.Duration{2 * slowPost, 2 * slowPost}} // until two are timed
-		}
-		l.mu.Unlock()
-	}
 	w.add(c, c.LocalAddr().Port())
 	w.add(s, s.RemoteAddr().Port())
 }
@@ -277,8 +272,8 @@ func (w *waitWorld) step() {
 // pollAgain has calls poll that would have slept at once, for polling has found nothing lately.
 func (w *waitWorld) pollAgain() {
 	l := w.links[w.r.IntN(2)]
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.watch.spins = [calls + 1]spin{}
 }
 

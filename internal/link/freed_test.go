@@ -43,9 +43,9 @@ func TestNobodyWaitsForMemoryThatIsFreed(t *testing.T) {
 		c, s, _ := connectLink(t, n, testConfig, testConfig)
 		l := s.link
 		e := &slowToFree{freed: make(chan struct{})}
-		l.mu.Lock()
+		l.lock()
 		e.Endpoint, l.ep = l.ep, e
-		l.mu.Unlock()
+		l.unlock()
 
 		require.NoError(t, exchange(c, s, 4<<20, 1)) // rings grow
 		b, err := s.NewBuffer(1 << 20)
@@ -59,9 +59,9 @@ func TestNobodyWaitsForMemoryThatIsFreed(t *testing.T) {
 		require.NoError(t, s.Close(0))
 		l.Abort()
 		time.Sleep(time.Hour)
-		l.mu.Lock()
+		l.lock()
 		require.Equal(t, ended, l.stage, "the buffer is not closed yet")
-		l.mu.Unlock()
+		l.unlock()
 		require.Positive(t, n.Open(), "the endpoint stays")
 		close(e.freed)
 		synctest.Wait()

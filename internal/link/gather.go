@@ -71,23 +71,30 @@ func (g gather) copyTo(first, second []byte) {
 	}
 }
 
-// trim shortens rest to the n bytes, and returns its last piece as it was, for
-// untrim to put back.
-func (g *gather) trim() (last []byte) {
+// cut is a piece of a caller's that has been shortened for as long as its bytes are sent.
+type cut struct {
+	piece *[]byte // nil: none has been
+	was   []byte
+}
+
+// mend puts the piece back.
+func (c *cut) mend() {
+	if c.piece != nil {
+		*c.piece = c.was
+		*c = cut{}
+	}
+}
+
+// trim shortens rest to the n bytes.
+func (g *gather) trim() cut {
 	left := g.n - len(g.first)
 	for i, p := range g.rest {
 		if left <= len(p) {
 			g.rest = g.rest[:i+1]
 			g.rest[i] = p[:left]
-			return p
+			return cut{&g.rest[i], p}
 		}
 		left -= len(p)
 	}
-	return nil
-}
-
-func (g *gather) untrim(last []byte) {
-	if len(g.rest) > 0 {
-		g.rest[len(g.rest)-1] = last
-	}
+	return cut{}
 }

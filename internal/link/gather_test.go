@@ -26,9 +26,9 @@ func FuzzGather(f *testing.F) {
 		g.copyTo(first, second)
 		require.Equal(t, string(all[:g.n]), string(append(first, second...)), "copied")
 
-		last := g.trim()
+		cut := g.trim()
 		require.Equal(t, string(all[:g.n]), string(g.first)+string(bytes.Join(g.rest, nil)), "sent from where they lie")
-		g.untrim(last)
+		cut.mend()
 		require.Equal(t, string(all), string(bytes.Join(v, nil)), "the buffers are as they were")
 
 		consume(&v, g.n)

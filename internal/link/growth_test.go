@@ -266,8 +266,8 @@ func TestADialThatGivesUpLeavesNoMemory(t *testing.T) {
 
 // addSlabs registers so many slabs more for a link, all of which are taken.
 func addSlabs(t *testing.T, l *Link, many int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	for range many {
 		require.NoError(t, l.addSlab(&lack{bytes: slabSize, reserve: l.memory.account.Reserve}))
 		_, ok := l.memory.rings.find(slabSize)
@@ -282,7 +282,7 @@ func addSlabs(t *testing.T, l *Link, many int) {
 func isHeld(l *Link) bool {
 	for range 100_000 {
 		if l.mu.TryLock() {
-			l.mu.Unlock()
+			l.unlock()
 			return false
 		}
 		runtime.Gosched()

@@ -371,14 +371,17 @@ func (l *Link) takeHello(peer wire.Hello, held wire.RingPlace) {
 	l.send.control.target = held
 }
 
+// started reports whether the queue pair has been set to work. Called with mu held.
+func (l *Link) started() bool { return l.watch.given != nil }
+
 // unset is a time so long that a timer made with it does not fire before it is set.
 const unset = math.MaxInt64
 
 // start sets the queue pair to work. It is not known to be connected if it is lost already: then
 // the link waits for the peer to take it up again, as one does that has lost its queue pair.
 func (l *Link) start(lost error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.leaving.timer = time.AfterFunc(unset, l.idleTick)
 	if l.streams.owned == 0 { // the link began without a stream, and waits for one
 		l.leaving.timer.Reset(max(l.cfg.idle(), closeTimeout))
@@ -390,7 +393,7 @@ func (l *Link) start(lost error) {
 	if l.cfg.KeepAlive > 0 {
 		l.alive.timer = time.AfterFunc(l.cfg.KeepAlive/2, l.keepAliveTick)
 	}
-	l.watchNow()
+	l.watch.wanted = true
 	l.enlist()
 	go l.run()
 	if l.path.arrival != nil {

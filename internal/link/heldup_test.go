@@ -43,9 +43,9 @@ func besideAHeldUpPeer(t *testing.T, accepted bool, test func(t *testing.T, p *r
 	besideAPeer(t, accepted, testConfig, func(t *testing.T, p *rawPeer) {
 		l := p.s.link
 		e := &heldUp{told: make(chan struct{})}
-		l.mu.Lock()
+		l.lock()
 		e.Endpoint, l.ep = l.ep, e
-		l.mu.Unlock()
+		l.unlock()
 		test(t, p, e)
 	})
 }
@@ -166,22 +166,23 @@ func TestPeerThatHoldsUpTheKernelLosesItsLink(t *testing.T) {
 // bell is an endpoint whose peer makes each doorbell long.
 type bell struct {
 	fabric.Endpoint
-	due     bool
+	due     atomic.Bool
 	rung    chan struct{}
 	release chan struct{}
 }
 
 func (b *bell) PostSend(wr []fabric.WorkRequest) error {
-	b.due = true
+	b.due.Store(true)
 	return b.Endpoint.PostSend(wr)
 }
 
-func (b *bell) RingDue() bool { return b.due }
+func (b *bell) RingDue() bool { return b.due.Load() }
 
 func (b *bell) Ring() {
-	b.due = false
-	b.rung <- struct{}{}
-	<-b.release
+	if b.due.Swap(false) {
+		b.rung <- struct{}{}
+		<-b.release
+	}
 }
 
 // Nobody waits for a doorbell but the call that has posted.
@@ -189,13 +190,13 @@ func TestDoorbellIsRungWithoutTheLock(t *testing.T) {
 	besideAPeer(t, true, testConfig, func(t *testing.T, p *rawPeer) {
 		l := p.s.link
 		b := &bell{rung: make(chan struct{}), release: make(chan struct{})}
-		l.mu.Lock()
+		l.lock()
 		b.Endpoint, l.ep = l.ep, b
-		l.mu.Unlock()
+		l.unlock()
 		go func() { _, _ = p.s.Write([]byte("x"), unlimited()) }()
 		<-b.rung
 		require.True(t, l.mu.TryLock())
-		l.mu.Unlock()
+		l.unlock()
 		l.Info()
 		close(b.release)
 		go func() {

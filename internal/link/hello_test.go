@@ -120,9 +120,9 @@ func TestALinkThatIsToBeProvedSaysNothingUnasked(t *testing.T) {
 		}
 		c, s, _ := connectLink(t, n, cfg, cfg)
 		time.Sleep(cfg.KeepAlive / 2)
-		c.link.mu.Lock()
+		c.link.lock()
 		require.Zero(t, c.link.send.slots.Next(), "work requests")
-		c.link.mu.Unlock()
+		c.link.unlock()
 		endAll(t, n, c, s)
 	})
 }

@@ -13,7 +13,6 @@ import (
 type hooked struct {
 	fabric.Fabric
 	sent func() // when completions of sends are polled, with the link's lock held
-	post func() // before a post; it may wait if the device is slow: see postTimes
 }
 
 func (f *hooked) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
@@ -35,11 +34,4 @@ func (e *hookedEndpoint) Poll(c []fabric.Completion) (int, error) {
 		e.f.sent()
 	}
 	return n, err
-}
-
-func (e *hookedEndpoint) PostSend(wr []fabric.WorkRequest) error {
-	if e.f.post != nil {
-		e.f.post()
-	}
-	return e.Endpoint.PostSend(wr)
 }

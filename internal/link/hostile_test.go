@@ -159,9 +159,9 @@ func (cramped) Reach(context.Context, uint64, uint32, int) error {
 func TestARingThatCannotBeMappedIsNoBreach(t *testing.T) {
 	besideAPeer(t, true, testConfig, func(t *testing.T, p *rawPeer) {
 		l := p.s.link
-		l.mu.Lock()
+		l.lock()
 		l.ep = cramped{l.ep}
-		l.mu.Unlock()
+		l.unlock()
 		p.control(p.open(1))
 		_, err := p.s.Read(make([]byte, 1), unlimited())
 		require.ErrorIs(t, err, syscall.ENOMEM)

@@ -61,8 +61,8 @@ func (l *Link) idleTime() time.Duration {
 // idleTick ends a link whose streams all are closed by their owners: with GOAWAY if they
 // are over, and at once if the peer, or the device, has not answered.
 func (l *Link) idleTick() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	switch {
 	case l.streams.owned > 0 || l.stage == closed:
 	case l.mayLeave():
@@ -72,38 +72,33 @@ func (l *Link) idleTick() {
 	default:
 		l.fail(errGivenUp)
 		l.enter(closed) // the engine waits for nothing that has not completed
-		l.callWatcher()
 	}
 }
 
 // Leave ends the link, with GOAWAY, if the owners of all of its streams have closed them: now, or when
 // the peer's end of the last one has come.
 func (l *Link) Leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.streams.owned > 0 {
 		return
 	}
 	l.cfg.LinkIdle = 0
 	if l.mayLeave() {
 		l.goAway()
-	} else {
-		l.callWatcher()
 	}
 }
 
 // retire has no more stream begin on a link that this side accepted, tells the peer so, and ends the
 // link when it carries none.
 func (l *Link) retire() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.mayLeave() {
 		l.goAway()
 		return
 	}
 	l.leaving.sayGoAway()
-	l.trySend()
-	l.watchNow()
 }
 
 // mayLeave reports whether the link carries no stream and has not begun to leave.
@@ -112,13 +107,11 @@ func (l *Link) mayLeave() bool {
 	return l.stage == up && l.streams.live.Load() == 0 && l.streams.owned == 0 && !l.leaving.begun()
 }
 
-// goAway sends GOAWAY. Called with mu held, which it may release to send.
+// goAway has GOAWAY sent. Called with mu held.
 func (l *Link) goAway() {
 	l.leaving.sayGoAway()
 	l.leaving.deferredSince = time.Time{}
 	l.leaving.timer.Reset(closeTimeout)
-	l.trySend()
-	l.watchNow()
 }
 
 // maySayGoAway reports whether GOAWAY is due, behind all other records that are: so no ACCEPT comes
@@ -145,15 +138,11 @@ func (l *Link) receivedGoAway() error {
 	return nil
 }
 
-// startIdleTimer sets the timer of idleTick if nothing of the link is owned any more, and has the
-// engine take the link down if it has ended. Called with mu held.
+// startIdleTimer sets the timer of idleTick if nothing of the link is owned any more. Called with mu held.
 func (l *Link) startIdleTimer() {
 	if l.streams.owned > 0 {
 		return
 	}
 	l.leaving.deferredSince = time.Time{}
 	l.leaving.timer.Reset(l.idleTime())
-	if l.stage != up {
-		l.callWatcher()
-	}
 }

@@ -116,7 +116,7 @@ const maxAsked = 64
 // enough is closed. Then a goroutine is left to wait for it, which a Mutex cannot give up.
 func glance[T any](l *Link, enough <-chan struct{}, f func() T) (seen T, known bool) {
 	if l.mu.TryLock() {
-		defer l.mu.Unlock()
+		defer l.unlock()
 		return f(), true
 	}
 	if l.asked.Add(1) > maxAsked {
@@ -126,8 +126,8 @@ func glance[T any](l *Link, enough <-chan struct{}, f func() T) (seen T, known b
 	locked := make(chan T, 1)
 	go func() {
 		defer l.asked.Add(-1)
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		l.lock()
+		defer l.unlock()
 		locked <- f()
 	}()
 	select {
@@ -157,8 +157,8 @@ func Totals() map[string]Stats {
 
 // Info returns what the link is and carries. It works after the link has ended.
 func (l *Link) Info() Info {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	return l.info()
 }
 

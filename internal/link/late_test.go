@@ -44,14 +44,14 @@ func TestAHolderThatWakesBehindAMove(t *testing.T) {
 				cfg := resuming(n)
 				c, s, _ := connectLink(t, n, cfg, cfg)
 				l := c.link
-				l.mu.Lock()
+				l.lock()
 				before := l.ep.(*sim.Endpoint)
 				e := &late{Endpoint: before, allowed: make(chan struct{})}
 				l.ep = e
 				if holds {
 					l.watch.holder = nil
 				}
-				l.mu.Unlock()
+				l.unlock()
 				before.Wake()
 				synctest.Wait()
 				read := make(chan error)
@@ -60,14 +60,14 @@ func TestAHolderThatWakesBehindAMove(t *testing.T) {
 					read <- err
 				}()
 				synctest.Wait()
-				l.mu.Lock()
+				l.lock()
 				require.Equal(t, holds, l.watch.holder == &c.calls[readCall])
-				l.mu.Unlock()
+				l.unlock()
 				before.Fail(fabric.ErrQueuePair)
 				for l.Stats().Moves == 0 {
-					l.mu.Lock()
-					l.pollAndSend()
-					l.mu.Unlock()
+					l.lock()
+					l.pollCompletions()
+					l.unlock()
 					time.Sleep(time.Second)
 				}
 				require.False(t, e.closed.Load(), "somebody waits on it")
@@ -90,12 +90,12 @@ func TestTheEngineClosesWhatIsLostBeforeItSleeps(t *testing.T) {
 		n := sim.New(sim.Link{Spin: 1})
 		c, s, _ := connectLink(t, n, testConfig, testConfig)
 		l := c.link
-		l.mu.Lock()
+		l.lock()
 		l.watch.holder = nil
 		l.ep.Wake()
-		l.mu.Unlock()
+		l.unlock()
 		synctest.Wait() // until the engine waits for the watch
-		l.mu.Lock()
+		l.lock()
 		l.watch.holder = &l.watch.engine
 		l.path.lost = append(l.path.lost, &sim.Endpoint{})
 		ep := l.ep
@@ -104,7 +104,7 @@ func TestTheEngineClosesWhatIsLostBeforeItSleeps(t *testing.T) {
 		l.ep, l.path.lost = ep, nil
 		l.watch.holder = nil
 		l.watchNow()
-		l.mu.Unlock()
+		l.unlock()
 		endAll(t, n, c, s)
 	})
 }

@@ -121,13 +121,13 @@ func (l *Link) fail(cause error) {
 	}
 	l.moveToError()
 	l.limitDrain()
-	l.callWatcher() // the engine polls for the flushed receives
+	l.watch.called = true // the engine polls for the flushed receives
 }
 
 // Abort ends the link and all streams on it. Their owners still have to close them.
 func (l *Link) Abort() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.fail(errGivenUp)
 	l.path.settled.Broadcast()
 }
@@ -152,18 +152,17 @@ func (l *Link) limitDrain() {
 // drainTick ends the wait for receives of a queue pair that have not completed, and for an
 // error that gives the reason why it failed.
 func (l *Link) drainTick(ep fabric.Endpoint) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.stage >= seeking || l.ep != ep { // all has come back meanwhile
 		return
 	}
 	l.fail(lost(fabric.ErrQueuePair))
 	l.qp.noMoreCompletions = true
-	l.pollAndSend()
-	l.watchNow() // the engine takes what is left
+	l.pollCompletions()
 }
 
-// moveToError moves the queue pair to ERR: if a post is under way, submitted does so. Called
+// moveToError moves the queue pair to ERR: if a post is under way, advance does so behind it. Called
 // with mu held.
 func (l *Link) moveToError() {
 	if l.qp.state == qpError {
@@ -181,16 +180,16 @@ func (l *Link) moveToError() {
 
 // usable reports whether the link carries what is on it.
 func (l *Link) usable() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	return l.stage == up
 }
 
 // OnEnd has f called once, in a goroutine of its own, when no stream can begin on the link
 // any more.
 func (l *Link) OnEnd(f func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.stage.final() {
 		go f()
 	} else {
@@ -198,21 +197,26 @@ func (l *Link) OnEnd(f func()) {
 	}
 }
 
-// advance ends an idle link when both sides have sent GOAWAY, and ends the draining of a
-// queue pair when all of its receives have completed. Called with mu held.
-func (l *Link) advance() {
+// advance moves a queue pair that has failed to ERR behind a post, ends an idle link when both sides have
+// sent GOAWAY, and ends the draining of a queue pair when all of its receives have completed. It returns
+// whether the link is at another stage. Called with mu held.
+func (l *Link) advance() bool {
+	before := l.stage
+	if l.qp.state == qpFailed && l.stage < ended {
+		l.moveToError()
+	}
 	if g := &l.leaving; l.stage == up && g.received && l.streams.live.Load() == 0 && g.delivered(&l.send.slots) {
 		l.fail(errGivenUp)
 	}
-	if l.stage != draining && l.stage != ending || l.qp.posted > 0 || l.send.posting {
-		return
+	if (l.stage == draining || l.stage == ending) && l.qp.posted == 0 && !l.send.posting {
+		l.qp.drain.Stop()
+		if l.stage == draining && l.survivable(l.cause) {
+			l.seek()
+		} else {
+			l.end()
+		}
 	}
-	l.qp.drain.Stop()
-	if l.stage == draining && l.survivable(l.cause) {
-		l.seek()
-		return
-	}
-	l.end()
+	return l.stage != before
 }
 
 // end ends the link, wakes all calls on it, and hands buffers back. Called with mu held.
@@ -230,14 +234,13 @@ func (l *Link) end() {
 	for _, s := range l.send.awaitingEnds { // some are in the table no more
 		s.wake()
 	}
-	l.callWatcher()
 }
 
 // OnDown has f called once, in a goroutine of its own, when the link has ended: with the
 // reason, or with nil if no stream was on it.
 func (l *Link) OnDown(f func(cause error)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.down = append(l.down, f)
 	if l.stage >= ended {
 		l.sayDown()
@@ -260,8 +263,8 @@ func (l *Link) sayDown() {
 // queue pair: with what it is then, how long it was without one, and why it had lost the
 // one before.
 func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.moved = append(l.moved, f)
 }
 

@@ -141,9 +141,9 @@ func endAll(t *testing.T, n *sim.Network, streams ...*Stream) {
 
 // wasReset reports whether the peer has reset the stream: it has closed it with bytes unread.
 func (s *Stream) wasReset() bool {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
-	s.link.pollAndSend()
+	s.link.lock()
+	defer s.link.unlock()
+	s.link.pollCompletions()
 	return s.ledger.EndReceived()&credit.ResetEnd != 0
 }
 

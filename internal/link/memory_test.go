@@ -35,15 +35,15 @@ func fixed(cfg Setup) int {
 
 // registeredBytes is how many bytes are registered for the rings of a link, and in all.
 func (l *Link) registeredBytes() (rings, all int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	return l.memory.rings.size, l.memory.account.Bytes()
 }
 
 // ringSize is the size of the ring that the peer writes to.
 func (s *Stream) ringSize() int {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	return s.inbox.held.size
 }
 
@@ -117,9 +117,9 @@ func TestIdleRingsShrink(t *testing.T) {
 						require.Equal(t, first, rings)
 					}
 				}
-				s.link.mu.Lock()
+				s.link.lock()
 				require.False(t, s.link.memory.shrinking.pending, "there is nothing left to look for")
-				s.link.mu.Unlock()
+				s.link.unlock()
 				endAll(t, n, c, s)
 			})
 		})

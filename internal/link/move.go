@@ -41,8 +41,8 @@ func (l *Link) move(ctx context.Context, ep fabric.Endpoint, keys time.Duration)
 
 // goOn has the link go on over another queue pair, which may be lost again already.
 func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if err := l.resume(ep, x); err != nil {
 		return err
 	}
@@ -53,8 +53,7 @@ func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 		l.fail(lost(lostAgain))
 	}
 	l.changed(x.portDown)
-	l.watchNow()
-	l.pollAndSend()
+	l.pollCompletions()
 	return nil
 }
 
@@ -71,8 +70,8 @@ type memoryOwner struct {
 // none of it is freed until endMove.
 func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
 	l.memory.registering.Wait()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.stage != seeking {
 		return nil, 0, errGone
 	}
@@ -83,8 +82,8 @@ func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
 
 // endMove ends what beginMove has begun.
 func (l *Link) endMove() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.freeMoved()
 }
 
@@ -142,8 +141,8 @@ func (l *Link) moveMemory(ep fabric.Endpoint, all []fabric.Memory, rings int) (*
 		}
 	}
 	regions.Sort()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	got := l.ledger.Received()
 	return &keyExchange{
 		got:    wire.Header{Data: got.Data, Records: got.Records},
@@ -346,10 +345,8 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 	l.path.owner.none = false
 	l.freeMoved()
 	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile
-	l.callWatcher()                      // it closes the endpoint that it waits on
 	l.path.settled.Broadcast()
 	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes
-	l.wakeTouched()
 	for s := range l.everyStream() {
 		s.wake()
 	}

@@ -106,8 +106,8 @@ func (l *Link) open(ctx context.Context) (s *Stream, err error) {
 // is not open: err, if that is not nil.
 func (s *Stream) opened(err error) error {
 	l := s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	switch {
 	case s.ledger.Stage() == credit.Open && !s.reaching:
 		return nil
@@ -126,8 +126,6 @@ func (s *Stream) opened(err error) error {
 	s.discard()
 	s.changed()
 	l.orphan(s)
-	l.trySend() // a RESET, if the peer has accepted the stream
-	l.watchNow()
 	return err
 }
 
@@ -157,8 +155,8 @@ func (s *Stream) awaitAnswer(ctx context.Context) error {
 // beginStream enters a stream into the table and sends its OPEN. It may have to wait for
 // memory, until ctx ends.
 func (l *Link) beginStream(ctx context.Context) (s *Stream, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.stage != up || l.leaving.begun() {
 		return nil, errLeaving
 	}
@@ -189,7 +187,7 @@ func (l *Link) beginStream(ctx context.Context) (s *Stream, err error) {
 	s.opening = true
 	l.streams.asked()
 	s.changed()
-	l.pollAndSend()
+	l.pollCompletions() // there may be room for the OPEN then
 	return s, nil
 }
 

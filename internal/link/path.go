@@ -80,12 +80,20 @@ func (l *Link) done() bool {
 	return l.streams.live.Load() == 0 && (peerIsDone || l.leaving.delivered(&l.send.slots))
 }
 
+// awaitSettled waits until enough returns true, which may change when path.settled is broadcast. Called
+// with mu held, which it releases meanwhile.
+func (l *Link) awaitSettled(enough func() bool) {
+	l.unlock()
+	l.lock()
+	for !enough() {
+		l.path.settled.Wait()
+	}
+}
+
 // awaitPath waits until a link that has lost its queue pair has another, or has ended.
 // Called with mu held, which it releases meanwhile.
 func (l *Link) awaitPath() {
-	for l.stage.pathless() {
-		l.path.settled.Wait()
-	}
+	l.awaitSettled(func() bool { return !l.stage.pathless() })
 }
 
 // disconnectedLately reports whether the link lacks its queue pair, or has lacked it less than
@@ -105,9 +113,9 @@ func (l *Link) disconnectedLately(since *time.Time) bool {
 // leavePath ends the search of a link that is closed, and frees its memory if no endpoint has
 // it.
 func (l *Link) leavePath() {
-	l.mu.Lock()
+	l.lock()
 	l.path.end()
-	l.mu.Unlock()
+	l.unlock()
 	l.path.close(l.active)
 	l.path.work.Wait()
 	if l.path.owner.none {
@@ -166,16 +174,16 @@ func (p *path) close(active bool) {
 
 // unmake ends a link that has not been started. No request is brought to it any more.
 func (l *Link) unmake() {
-	l.mu.Lock()
+	l.lock()
 	l.enter(ending)
 	l.path.end()
-	l.mu.Unlock()
+	l.unlock()
 	l.path.close(l.active)
 }
 
 // endpoint is the one that the link has now.
 func (l *Link) endpoint() fabric.Endpoint {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	return l.ep
 }

@@ -33,10 +33,10 @@ func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
 // peek is Peek without waiting. If it returns fewer bytes and no error, and wait is set, it
 // has set inbox.want for the wait for more.
 func (s *Stream) peek(n int, wait bool) ([]byte, error) {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	if s.inbox.Len() < n {
-		s.link.tryPoll()
+		s.link.pollCompletions()
 	}
 	p, err := s.piece(n)
 	s.tell(err)
@@ -72,8 +72,8 @@ func (s *Stream) piece(n int) ([]byte, error) {
 
 // Buffered is how many bytes Peek returns without waiting.
 func (s *Stream) Buffered() int {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	p, _ := s.piece(math.MaxInt)
 	return len(p)
 }
@@ -103,8 +103,8 @@ func (s *Stream) Discard(n int, d *deadline.Deadline) (int, error) {
 
 // discardSome drops n bytes, or as many as there are, without waiting.
 func (s *Stream) discardSome(n int) (int, error) {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	first, second, err := s.arrived(n)
 	if n = len(first) + len(second); n > 0 {
 		s.taken(n)

@@ -41,16 +41,13 @@ func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 	}
 	passes := 0
 	for polls := 1; ; polls++ {
-		l.mu.Unlock()
+		l.unlock()
 		if polls%pollsPerYield == 0 {
 			runtime.Gosched()
 		}
-		l.mu.Lock()
-		found := l.tryPoll()
-		if l.watch.called {
-			l.watch.called = false
-			l.pollAndSend()
-		}
+		l.lock()
+		l.watch.called = false // this looks
+		found := l.pollCompletions()
 		switch {
 		case l.satisfied(s, which, d):
 			spin.found()

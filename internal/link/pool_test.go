@@ -467,9 +467,9 @@ func TestADialFindsAnotherLinkWhereOneIsFull(t *testing.T) {
 func TestADialFindsAnotherLinkWhereAllNumbersAreInUse(t *testing.T) {
 	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
 		first := p.dial(t)
-		first.link.mu.Lock()
+		first.link.lock()
 		first.link.streams.lowest = wire.MaxStreams
-		first.link.mu.Unlock()
+		first.link.unlock()
 		_, err := first.link.Open(t.Context())
 		require.ErrorIs(t, err, syscall.EMFILE)
 		second := p.dial(t)

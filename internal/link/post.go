@@ -1,8 +1,6 @@
 package link
 
 import (
-	"time"
-
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
@@ -21,58 +19,33 @@ func (l *Link) push(signaled bool) *fabric.WorkRequest {
 	return wr
 }
 
-// post hands the batch to the device, and returns whether it has released mu meanwhile. It
-// does, for a device that copies, or that is software, may take long; but not for a little
-// that a fast device takes sooner than mu could be released and taken again. It does so, too,
-// to wake a peer, who decides how long that takes. Called with mu held.
-func (l *Link) post() (released bool) {
+// post hands the batch to the device. It releases mu meanwhile, for a device that copies may take long;
+// but not for a little, which it takes sooner than mu could be released and taken again. Called with mu held.
+func (l *Link) post() {
 	q := &l.send
-	little := q.batchBytes <= copyLocked
-	timed := little && q.posts.toTime()
-	locked := little && !timed && !q.posts.slow()
-	var err error
-	if locked {
-		if err = l.ep.PostSend(q.batch); !l.ep.RingDue() {
-			l.submitted(err)
-			return false
-		}
-	}
-	var start time.Time
-	if timed {
-		start = time.Now()
+	if q.batchBytes <= copyLocked {
+		l.submitted(l.ep.PostSend(q.batch))
+		return
 	}
 	q.posting = true
 	l.mu.Unlock()
-	if !locked {
-		err = l.ep.PostSend(q.batch)
-	}
-	var took time.Duration
-	if timed {
-		took = time.Since(start)
-	}
+	err := l.ep.PostSend(q.batch)
 	if l.ep.RingDue() {
 		l.ep.Ring()
 	}
 	l.mu.Lock()
 	q.posting = false
-	if timed {
-		q.posts.note(took)
-	}
 	l.submitted(err)
-	return true
 }
 
-// submitted handles the result of PostSend, and what has waited for its end. Called with mu
-// held.
+// submitted handles the result of PostSend. Called with mu held.
 func (l *Link) submitted(err error) {
+	for i := range l.send.batch {
+		l.send.batch[i].Data, l.send.batch[i].Rest = nil, nil // they may be a caller's
+	}
 	l.send.batch, l.send.batchBytes = l.send.batch[:0], 0
 	if err != nil {
 		l.fail(lost(err))
-	}
-	if l.qp.state != qpReady {
-		l.moveToError()
-		l.advance()
-		l.callWatcher() // the engine may have waited for the end of the post
 	}
 }
 

@@ -38,9 +38,9 @@ func (l *Link) lacksReach(p wire.RingPlace) *lack {
 func (l *Link) look(p wire.RingPlace) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.HandshakeTimeout)
 	defer cancel()
-	l.mu.Unlock()
+	l.unlock()
 	err := l.reach(ctx, p)
-	l.mu.Lock()
+	l.lock()
 	switch {
 	case err == nil:
 		return nil
@@ -84,9 +84,7 @@ func (s *Stream) awaitRing(r wire.Record) error {
 		if s.ledger.Stage() != credit.Open || s.ledger.EndReceived()&credit.ResetEnd != 0 || s.ledger.Acked() {
 			return nil // it has ended meanwhile
 		}
-		err := s.receivedRecord(&r)
-		s.link.wakeTouched()
-		return err
+		return s.receivedRecord(&r)
 	})
 	return nil
 }

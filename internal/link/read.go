@@ -25,9 +25,9 @@ func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	}
 	for {
-		s.link.mu.Lock()
+		s.link.lock()
 		n, err := s.take(p)
-		s.link.mu.Unlock()
+		s.link.unlock()
 		if n > 0 || err != nil {
 			return n, err
 		}
@@ -44,12 +44,12 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	if d.Expired() && s.openError() == nil {
 		return os.ErrDeadlineExceeded
 	}
-	s.link.mu.Lock()
+	s.link.lock()
 	if !readReady(s) {
-		s.link.tryPoll()
+		s.link.pollCompletions()
 	}
 	ready := readReady(s)
-	s.link.mu.Unlock()
+	s.link.unlock()
 	if ready {
 		return nil
 	}
@@ -66,21 +66,21 @@ func (s *Stream) take(p []byte) (int, error) {
 	}
 	// No other call takes bytes out while this Read is the one under way.
 	if n > copyLocked {
-		s.link.mu.Unlock()
+		s.link.unlock()
 	}
 	copy(p[copy(p, first):], second)
 	if n > copyLocked {
-		s.link.mu.Lock()
+		s.link.lock()
 	}
 	s.taken(n)
 	return n, nil
 }
 
 // arrived returns the next n bytes to be read, or as many as there are, or why
-// there will be none. Called with mu held, which it may release to send.
+// there will be none. Called with mu held.
 func (s *Stream) arrived(n int) (first, second []byte, err error) {
 	if s.inbox.Len() == 0 {
-		s.link.tryPoll()
+		s.link.pollCompletions()
 	}
 	if err := s.readError(); err != nil {
 		s.tell(err)
@@ -91,17 +91,15 @@ func (s *Stream) arrived(n int) (first, second []byte, err error) {
 	return first, second, nil
 }
 
-// taken frees the room of n bytes that have been read, and sends CREDIT if a quarter of the
-// ring is due. Called with mu held, which it may release to send.
+// taken frees the room of n bytes that have been read, and has CREDIT sent if a quarter of the
+// ring is due. Called with mu held.
 func (s *Stream) taken(n int) {
 	s.inbox.taking = false
 	s.ledger.Consume(s.inbox.release(n))
 	if s.inbox.timesFilled >= fillsToGrow && !s.link.sharesMemory() {
 		s.grow(growth * s.inbox.held.size)
 	}
-	if s.changed(); s.inRecordLine {
-		s.link.trySend()
-	}
+	s.changed()
 }
 
 func readReady(s *Stream) bool {
@@ -112,8 +110,8 @@ func readReady(s *Stream) bool {
 
 // openError is net.ErrClosed after Close.
 func (s *Stream) openError() error {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	if s.use == orphaned {
 		return net.ErrClosed
 	}

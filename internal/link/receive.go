@@ -20,30 +20,8 @@ type receiveQueue struct {
 	completions [maxBatch]fabric.Completion // scratch of pollCompletions
 }
 
-// pollAndSend takes what has completed, and sends what may be sent. It is called after
-// each change that gives something to send or a call to wake. Called with mu held, which it
-// may release to send.
-func (l *Link) pollAndSend() {
-	l.pollCompletions()
-	l.trySend()
-	l.advance()
-}
-
-// tryPoll takes what has completed, and sends what may be sent then. It returns whether
-// anything had completed; if not, it sends nothing. Called with mu held, which it may
-// release to send.
-func (l *Link) tryPoll() bool {
-	if !l.pollCompletions() {
-		return false
-	}
-	l.trySend()
-	l.advance()
-	return true
-}
-
-// pollCompletions takes what has completed, up to a bound, and wakes the calls that this
-// makes ready. It returns whether anything had completed. It sends nothing. Called with mu
-// held.
+// pollCompletions takes what has completed, up to a bound. It returns whether anything had
+// completed. Called with mu held.
 func (l *Link) pollCompletions() bool {
 	if l.stage >= seeking {
 		return false
@@ -65,11 +43,10 @@ func (l *Link) pollCompletions() bool {
 			break
 		}
 		if polls == maxPolls {
-			l.callWatcher()
+			l.watch.called = true
 			break
 		}
 	}
-	l.wakeTouched()
 	return true
 }
 
@@ -300,8 +277,7 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 	return nil
 }
 
-// touch has the stream's calls woken, if they are ready, at the end of the batch of
-// completions that is being handled. Called with mu held.
+// touch has unlock wake the stream's calls if they are ready. Called with mu held.
 func (s *Stream) touch() {
 	if !s.touched {
 		s.touched = true

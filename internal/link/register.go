@@ -39,8 +39,8 @@ func (l *Link) getInLine(line *queue[attempt], try attempt) {
 
 // registerSlabs registers memory for those who wait in line, one after the other.
 func (l *Link) registerSlabs() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	for line := &l.memory.line; ; {
 		var try attempt
 		switch {
@@ -55,8 +55,6 @@ func (l *Link) registerSlabs() {
 		for lacks := try(nil); lacks != nil; {
 			lacks = try(l.addSlab(lacks))
 		}
-		l.trySend()
-		l.watchNow()
 	}
 }
 
@@ -93,9 +91,9 @@ func (l *Link) addSlab(lacks *lack) error {
 func (l *Link) register(n int, a fabric.Access) (fabric.Memory, error) {
 	ep := l.ep
 	l.memory.registering.Add(1)
-	l.mu.Unlock()
+	l.unlock()
 	memory, err := ep.Register(n, a)
-	l.mu.Lock()
+	l.lock()
 	l.memory.registering.Done()
 	if err != nil {
 		l.memory.account.Release(n)
@@ -114,9 +112,9 @@ func (l *Link) free(m fabric.Memory) bool {
 	}
 	l.memory.registering.Add(1)
 	l.path.work.Add(1)
-	l.mu.Unlock()
+	l.unlock()
 	freed := m.Free()
-	l.mu.Lock()
+	l.lock()
 	l.path.work.Done()
 	l.memory.registering.Done()
 	return freed
@@ -149,13 +147,13 @@ func (l *Link) awaitRing(ctx context.Context) (held piece, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
 	defer cancel()
-	l.mu.Unlock()
+	l.unlock()
 	select {
 	case <-done:
 	case <-ctx.Done():
 	case <-l.gone:
 	}
-	l.mu.Lock()
+	l.lock()
 	select {
 	case <-done:
 		return held, err

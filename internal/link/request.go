@@ -34,8 +34,8 @@ func (n *requests) stale(r wire.Resumption) bool {
 // nextRequest is this side's next request. The side that dialed the link does not give it up for
 // one of the peer's before the peer has had time to answer, or not at all if it is to be spared.
 func (l *Link) nextRequest(spared bool) wire.Resumption {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.active {
 		l.path.patientUntil = time.Now().Add(attemptPause)
 		if spared {
@@ -108,8 +108,8 @@ func (l *Link) requestOver(ctx context.Context, r route, ep fabric.Endpoint, t *
 
 // wasAnswered notes that the peer has accepted a request. It has given up its own.
 func (l *Link) wasAnswered(attempt uint32) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.path.requests.answered = attempt
 	if a := l.path.arrival; a != nil && a.request.Taken < attempt {
 		l.path.arrival = nil
@@ -189,14 +189,14 @@ func (a *arrival) refuse(answer wire.Reject) {
 // waits at a time, however many the peer makes: the last. The link may have ended while its
 // streams still have owners.
 func (l *Link) arrived(a *arrival) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	p := &l.path
 	switch {
 	case l.stage.final():
 		go a.refuse(noSuchLink)
 		return
-	case l.active && l.watch.given == nil, p.requests.stale(a.request): // the link has not started yet, or the peer has given this up
+	case l.active && !l.started(), p.requests.stale(a.request): // the link has not started yet, or the peer has given this up
 		go a.refuse(linkIsThere)
 		return
 	case p.arrival != nil:
@@ -208,7 +208,7 @@ func (l *Link) arrived(a *arrival) {
 	if p.interrupt != nil {
 		time.AfterFunc(time.Until(p.patientUntil), p.interrupt)
 	}
-	if l.watch.given != nil { // else start looks for the arrival
+	if l.started() { // else start looks for the arrival
 		l.fail(&lostError{syscall.ECONNRESET, errPeerReconnects})
 	}
 }
@@ -217,8 +217,8 @@ var errPeerReconnects = errors.New("the peer has lost the queue pair")
 
 // nextArrival takes over the arrival that waits, if there is one.
 func (l *Link) nextArrival() *arrival {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	a := l.path.arrival
 	l.path.arrival = nil
 	return a
@@ -228,8 +228,8 @@ func (l *Link) nextArrival() *arrival {
 // to be taken, but not before least has passed.
 func (l *Link) untilRequested(ctx context.Context, least time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.path.interrupt, l.path.patientUntil = cancel, time.Now().Add(least)
 	if l.path.arrival != nil {
 		time.AfterFunc(least, cancel)

@@ -81,8 +81,8 @@ func inOrder(all []route, lost pair) (order []route) {
 // lostPath is that of the queue pair that the link has lost: the zero pair if the peer has
 // disconnected, for then the path is as good as before.
 func (l *Link) lostPath() pair {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if disconnected(l.cause) {
 		return pair{}
 	}

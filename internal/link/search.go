@@ -32,8 +32,8 @@ func (l *Link) seek() {
 // gone, or ctx ends.
 func (l *Link) seekPath(ctx context.Context) {
 	if err := l.reconnect(ctx); err != nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		l.lock()
+		defer l.unlock()
 		if l.stage == seeking { // it may have ended for another reason meanwhile
 			l.cause = notResumed(l.cause, time.Since(l.path.lostAt), err)
 			l.end()

@@ -22,10 +22,6 @@ const maxBatch = 16
 // neither kind waits for the other: some records, a link credit and a probe.
 const controlBatch = 4
 
-// maxRounds is how many batches a call posts before it leaves the rest, most of it other
-// streams', to the engine.
-const maxRounds = 4
-
 // burst is how many messages a stream sends in a row, without an answer, before it counts as
 // one that sends bulk.
 const burst = 3
@@ -35,13 +31,6 @@ const burst = 3
 func (s *Stream) chunkLen() int { return min(worthwhile, s.messageLen()) }
 func (s *Stream) messageLen() int {
 	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
-}
-
-// leavesToEngine reports whether a Write leaves the next bytes to who has the watch: then the
-// program writes more while a slow device takes what went before. Called with mu held.
-func (s *Stream) leavesToEngine() bool {
-	l := s.link
-	return s.sentSinceReceive >= burst && l.send.posts.slow() && !l.sharesMemory()
 }
 
 // sharesMemory reports whether a post itself puts the bytes where the peer reads
@@ -56,10 +45,9 @@ func (l *Link) mayPost() bool { return l.stage == up && !l.send.posting }
 // sent again, since the peer takes the messages of a link in order. Called with mu held.
 func (l *Link) maySendNew() bool { return l.mayPost() && l.unacked.again == 0 }
 
-// sendNow sends the bytes inline, without a copy to the staging memory, if no other bytes
+// sendNow has unlock send the bytes inline, without a copy to the staging memory, if no other bytes
 // have to go before them, not those of other streams either that the engine has yet to send.
-// It returns whether it has.
-// Called with mu held, which it may release to post.
+// It returns whether it has. Called with mu held.
 func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
@@ -69,34 +57,9 @@ func (s *Stream) sendNow(g gather) bool {
 		return false
 	}
 	s.ledger.Accept(g.n)
-	last := g.trim()
+	s.cut = g.trim()
 	l.pushData(s, g, nil)
-	released := l.post()
-	g.untrim(last)
-	q.batch[:1][0].Data, q.batch[:1][0].Rest = nil, nil // they are the caller's
-	if released {
-		l.trySend() // what has come meanwhile
-	}
 	return true
-}
-
-// trySend posts what is waiting and may be sent now. If another goroutine is posting it
-// does nothing: that one looks again after its post. After maxRounds the engine goes on.
-// Called with mu held, which it may release while the device takes work requests.
-func (l *Link) trySend() {
-	for round := 0; l.mayPost(); round++ {
-		if round == maxRounds {
-			l.callWatcher()
-			return
-		}
-		if l.buildBatch(); len(l.send.batch) == 0 {
-			if l.watch.holder == nil && l.send.withData.len()+l.send.withRecords.len() > 0 {
-				l.watchNow() // the rest goes when a completion is noticed
-			}
-			return
-		}
-		l.post()
-	}
 }
 
 // buildBatch puts into the batch what may be sent now. Called with mu held.

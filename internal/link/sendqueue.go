@@ -1,8 +1,6 @@
 package link
 
 import (
-	"time"
-
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -23,7 +21,6 @@ type sendQueue struct {
 	batchBytes      int                          // in batch
 	posting         bool                         // a goroutine is in PostSend, without mu, and looks again after it
 	unsignaledBytes int                          // of staging posted since the last signaled work request
-	posts           postTimes
 }
 
 // waiting is which streams wait for something of the send queue. outbox has whether a
@@ -81,31 +78,6 @@ func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
 		window: sendWindow{limit: size, most: size},
 	}
 }
-
-// postTimes is how long posts of a little take.
-type postTimes struct {
-	posts uint             // made
-	took  [2]time.Duration // the last two that were timed
-}
-
-// A device is slow if a post takes longer than it takes others to wait for mu meanwhile: soft-RoCE
-// does all the work of a transfer within the post. Two posts in a row of so many are timed, for one
-// may be long because something else has the processor.
-const (
-	slowPost   = 5 * time.Microsecond
-	timedOneIn = 64
-)
-
-// toTime reports whether to time the next post of a little.
-func (p *postTimes) toTime() bool {
-	p.posts++
-	return (p.posts-1)%timedOneIn < 2
-}
-
-func (p *postTimes) note(took time.Duration) { p.took = [2]time.Duration{p.took[1], took} }
-
-// slow reports whether the device is.
-func (p *postTimes) slow() bool { return min(p.took[0], p.took[1]) > slowPost }
 
 // stuck reports whether a Write waits for staging memory, and nothing under way will free any,
 // because none of it is signaled. A chunk is free when the last message with its bytes has

@@ -89,8 +89,8 @@ func (w sharers) share(t *testing.T, n *sim.Network) (got share) {
 	}()
 	sent := func(s *Stream) float64 { return float64(s.Stats().MessagesSent) }
 	sentBytes := func(s *Stream) uint64 {
-		s.link.mu.Lock()
-		defer s.link.mu.Unlock()
+		s.link.lock()
+		defer s.link.unlock()
 		return s.ledger.Sent()
 	}
 	others := func() float64 { return float64(c.link.Info().MessagesSent) - sent(c) }

@@ -47,8 +47,8 @@ func (l *Link) noteGrown(s *Stream) {
 // shrinkTick shrinks the rings to which nothing has come since the last tick, and
 // frees the slabs in which nothing is.
 func (l *Link) shrinkTick() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	l.memory.shrinking.pending = false
 	if l.stage == up {
 		l.shrinkRings(func(s *Stream) bool {
@@ -83,8 +83,7 @@ func (l *Link) trim() (freed int) {
 }
 
 // shrinkRings shrinks the idle ones of the rings that are larger than at first, and
-// returns how many bytes that will free. Called with mu held, which it may release to
-// send.
+// returns how many bytes that will free. Called with mu held.
 func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 	t := &l.memory.shrinking
 	t.grown = slices.DeleteFunc(t.grown, func(s *Stream) bool {
@@ -97,10 +96,6 @@ func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 	if len(t.grown) == 0 {
 		l.memory.rings.dropSpare()
 	}
-	if freed > 0 {
-		l.trySend()
-		l.watchNow()
-	}
 	return freed
 }
 
@@ -111,8 +106,8 @@ const unused = time.Second
 // freeUnneeded frees at once what the link does not need, all of it if it carries nothing, and
 // returns how many bytes it has freed or will free.
 func (l *Link) freeUnneeded() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if l.streams.owned == 0 && (l.streams.live.Load() == 0 || l.stage != up) {
 		if l.mayLeave() {
 			l.goAway()

@@ -124,14 +124,12 @@ func (l *Link) touchStagingLine() {
 }
 
 // joinStagingLine enters a Write into the line for staging memory. A stream whose Write has
-// left the line has its old place, so no stream has two. Called with mu held, which it may
-// release to send.
+// left the line has its old place, so no stream has two. Called with mu held.
 func (s *Stream) joinStagingLine() {
 	if s.line == notInLine {
 		s.link.send.stagingLine.push(s)
 	}
 	s.line = inLine
-	s.link.trySend() // the queue may be stuck
 }
 
 // wakeStagingLine wakes Writes that wait for staging memory. A Write that needs none after
@@ -139,15 +137,14 @@ func (s *Stream) joinStagingLine() {
 func (l *Link) wakeStagingLine() {
 	if l.send.stagingLine.len() > 0 {
 		l.touchStagingLine()
-		l.wakeTouched()
 	}
 }
 
 // leaveStagingLine ends the wait for staging memory of a Write that has failed.
 func (s *Stream) leaveStagingLine() {
 	l := s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	if s.line == inLine {
 		s.line = leftLine
 	}

@@ -106,17 +106,17 @@ func TestWritesWhoseDeadlinePassesWhenItIsTheirTurnLeaveItToTheNext(t *testing.T
 func TestStagingMemoryThatIsNotUsedAfterAllIsForThoseWhoWait(t *testing.T) {
 	onLink(t, sim.Link{}, testConfig, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 		l, staging := clients[0].link, &clients[0].link.send.staging
-		l.mu.Lock()
+		l.lock()
 		number, _, _ := staging.take(staging.ring.Free())
-		l.mu.Unlock()
+		l.unlock()
 		written := make(chan error, 1)
 		go func() { written <- writeAll(clients[0], make([]byte, 4<<10)) }()
 		require.NoError(t, servers[1].Close(0))
 		synctest.Wait()
 		require.Empty(t, written)
-		l.mu.Lock()
+		l.lock()
 		_, err := clients[1].staged(number, staging.ring.Size())
-		l.mu.Unlock()
+		l.unlock()
 		require.Error(t, err)
 		require.NoError(t, <-written)
 		closeAtOnce(clients, servers)

@@ -35,8 +35,8 @@ func (s *Stats) add(more Stats) {
 
 // Stats returns a snapshot of the link's counters.
 func (l *Link) Stats() Stats {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	return l.stats
 }
 
@@ -56,8 +56,8 @@ type StreamStats struct {
 
 // Stats returns a snapshot of the stream's counters. It works after Close.
 func (s *Stream) Stats() StreamStats {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	return s.counted()
 }
 

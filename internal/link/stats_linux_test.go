@@ -23,10 +23,10 @@ func TestWhoAsksLooksAtNoOtherStreams(t *testing.T) {
 		c, s, _ := connectLink(t, n, testConfig, testConfig)
 		require.NoError(t, exchange(c, s, 100<<10, 1))
 		l := c.link
-		l.mu.Lock()
+		l.lock()
 		own := l.streams.byNumber
 		l.streams.byNumber = slices.Concat(own, others)
-		l.mu.Unlock()
+		l.unlock()
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		require.NotPanics(t, func() {
 			require.EqualValues(t, 100<<10, l.Info().BytesSent)
@@ -38,9 +38,9 @@ func TestWhoAsksLooksAtNoOtherStreams(t *testing.T) {
 			require.EqualValues(t, 100<<10, c.Stats().BytesWritten)
 		})
 		require.EqualValues(t, 100<<10, s.link.Stats().BytesReceived)
-		l.mu.Lock()
+		l.lock()
 		l.streams.byNumber = own
-		l.mu.Unlock()
+		l.unlock()
 		endAll(t, n, c, s)
 	})
 }

@@ -38,6 +38,7 @@ type Stream struct {
 
 	reading sync.Mutex // the turn to read; held by the one Read under way, also while it waits
 	writing sync.Mutex // the turn to write; held by the one Write under way, also while it waits
+	cut     cut        // by that Write, while what it writes is posted; guarded by writing
 
 	// Guarded by link.mu.
 	use      use
@@ -110,8 +111,8 @@ func (l *Link) Network() string { return l.cfg.Network }
 // PeerUser is the effective user ID that the peer's process had when it connected, if the network
 // connects processes of one host and the link is not closed.
 func (l *Link) PeerUser() (uid uint32, known bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	neighbor, ok := l.ep.(fabric.Neighbor)
 	if !ok || l.stage == closed {
 		return 0, false

@@ -54,9 +54,9 @@ func TestADeadlineForgetsAWaitThatIsOver(t *testing.T) {
 		e, d := new(awaited), deadline.New()
 		l := &Link{ep: e}
 		d.Set(time.Now().Add(time.Hour))
-		l.mu.Lock()
+		l.lock()
 		require.True(t, l.await(d))
-		l.mu.Unlock()
+		l.unlock()
 		time.Sleep(2 * time.Hour)
 		require.True(t, d.Expired())
 		require.Zero(t, e.wakes)

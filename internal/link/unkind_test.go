@@ -85,6 +85,13 @@ func (e *unkindEndpoint) PostSend(wr []fabric.WorkRequest) error {
 	return e.Endpoint.PostSend(wr)
 }
 
+func (e *unkindEndpoint) RingDue() bool { return e.w.rings || e.Endpoint.RingDue() }
+
+func (e *unkindEndpoint) Ring() {
+	yield()
+	e.Endpoint.Ring()
+}
+
 func (e *unkindEndpoint) Disconnect() error {
 	if e.posts.Load() != 0 {
 		e.w.breach("Disconnect during PostSend")

@@ -37,8 +37,8 @@ var ready = [calls]func(s *Stream) bool{
 }
 
 func (s *Stream) isReady(which int) bool {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	return ready[which](s)
 }
 
@@ -57,8 +57,8 @@ func (s *Stream) wake() {
 				w.atWork++
 			}
 			c.signal <- struct{}{}
-		case c == w.holder && w.in != nil && ready[i](s):
-			w.in.Wake()
+		case c == w.holder && w.in != nil && !w.roused && ready[i](s):
+			w.rouse()
 		}
 	}
 }
@@ -67,7 +67,7 @@ func (s *Stream) wake() {
 // completion queue, or arms it and sleeps until its event.
 //
 //   - A call that has to wait takes the watch if nobody has it. If others wait when it returns,
-//     it leaves the watch to the engine.
+//     the engine gets the watch.
 //   - The engine leaves the watch when it has served all calls that wait, or data or CREDIT has
 //     come for which none waits: such a program polls when it reads or writes.
 //   - While nobody has the watch no call waits: most likely one soon will, and takes it. If
@@ -80,6 +80,8 @@ type watch struct {
 	engine call            // the engine's, of which nothing is used but its address
 	given  chan struct{}   // has room for one; sent to when the engine gets the watch
 	in     fabric.Endpoint // in whose Wait the holder is, or about to be; nil: it is awake
+	roused bool            // in has been woken since the holder has begun to wait
+	wanted bool            // somebody is to have the watch now, whatever mustWatch says
 	called bool            // the holder is to look at once for what it can take or send
 	parked int             // calls that wait until the holder wakes them
 	atWork int             // streams of which a call has been woken, and none waits again
@@ -101,6 +103,12 @@ const watchWithin = time.Millisecond
 // until the timer fired: the peer begins streams one after the other, say, and no call reads.
 const engineFirstFor = 16
 
+// rouse wakes the holder, which waits for an event.
+func (w *watch) rouse() {
+	w.roused = true
+	w.in.Wake()
+}
+
 // watchNow sees that somebody has the watch: the engine, if nobody has it. Called with mu held.
 func (l *Link) watchNow() {
 	w := &l.watch
@@ -115,46 +123,31 @@ func (l *Link) watchNow() {
 	}
 }
 
-// callWatcher has whoever has the watch look at once for what can be taken or sent. Called
-// with mu held.
-func (l *Link) callWatcher() {
-	w := &l.watch
-	w.called = true
-	l.watchNow()
-	if w.in != nil {
-		w.in.Wake()
-	}
-}
-
-// watchLater makes sure that somebody has the watch within watchWithin or twice that. Called
-// with mu held.
+// watchLater sets the timer that gives the watch to the engine. Called with mu held.
 func (l *Link) watchLater() {
 	w := &l.watch
-	if !w.pending {
-		w.pending = true
-		w.seen = w.polls
-		w.timer.Reset(watchWithin)
-	}
+	w.pending = true
+	w.seen = w.polls
+	w.timer.Reset(watchWithin)
 }
 
 // watchTick gives the watch to the engine if nobody has it, and nobody has polled since the
 // last tick.
 func (l *Link) watchTick() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	w := &l.watch
 	w.pending = false
 	switch {
 	case w.holder != nil:
-	case w.polls != w.seen:
-		l.watchLater()
+	case w.polls != w.seen: // unlock sets the timer again
 	default:
 		before := l.receive.messages
-		l.pollAndSend()
+		l.pollCompletions()
 		if l.receive.messages != before {
 			w.engineFirst = engineFirstFor
 		}
-		l.watchNow()
+		w.wanted = true
 	}
 }
 
@@ -162,23 +155,27 @@ func (l *Link) watchTick() {
 func (l *Link) leave() {
 	w := &l.watch
 	w.holder = nil
-	first := w.engineFirst > 0
-	if first {
+	if w.engineFirst > 0 {
 		w.engineFirst--
-	}
-	if first || l.mustWatch() || l.limits.Spin == 0 {
-		l.watchNow()
-	} else {
-		l.watchLater()
+		w.wanted = true
 	}
 }
 
 // mustWatch reports whether something depends on the next completion: a call that waits, or
-// what waits to be sent, or the link's life. Called with mu held.
+// what waits to be sent, or the link's life; or whether calls do not poll. Called with mu held.
 func (l *Link) mustWatch() bool {
 	w := &l.watch
-	return w.parked > 0 || w.called || l.needsEngine() ||
+	return w.parked > 0 || w.called || l.needsEngine() || l.limits.Spin == 0 ||
 		l.send.withData.len() > 0 || l.send.withRecords.len() > 0 || len(l.send.awaitingEnds) > 0
+}
+
+// relieved reports whether the holder needs not wait any more: the engine, or a call because the engine is to
+// have the watch. Called with mu held.
+func (l *Link) relieved() bool {
+	if l.watch.holder == &l.watch.engine {
+		return l.satisfied(nil, engineCall, nil)
+	}
+	return l.needsEngine()
 }
 
 // needsEngine reports whether the engine is to have the watch. Called with mu held.
@@ -194,8 +191,8 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	l := s.link
 	c := &s.calls[which]
 	c.waits.Add(1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	s.waitsAgain()
 	for !ready[which](s) {
 		switch {
@@ -204,10 +201,7 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 		case l.watch.holder == nil && !l.needsEngine():
 			s.lead(which, d)
 		default:
-			l.watchNow()
-			if l.cfg.BusyPoll > 0 {
-				l.callWatcher() // the engine polls once a call waits
-			}
+			l.watch.called = l.watch.called || l.cfg.BusyPoll > 0 // the engine polls once a call waits
 			s.park(c, d)
 		}
 	}
@@ -232,14 +226,14 @@ func (s *Stream) park(c *call, d *deadline.Deadline) {
 	}
 	c.parked = true
 	l.watch.parked++
-	l.mu.Unlock()
+	l.unlock()
 	select {
 	case <-c.signal:
-		l.mu.Lock()
+		l.lock()
 		return
 	case <-d.Done():
 	}
-	l.mu.Lock()
+	l.lock()
 	if !c.parked {
 		<-c.signal
 		return
@@ -288,7 +282,8 @@ func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 			l.fail(lost(err))
 		}
 	}
-	l.pollAndSend() // what has completed before Arm gives no event
+	l.pollCompletions() // what has completed before Arm gives no event
+	l.carryOut()        // which may release mu
 	switch {
 	case w.called:
 		l.letOthersRun()
@@ -302,7 +297,7 @@ func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 	l.stats.Events++
 	for pass := 1; ; pass++ {
 		before := l.alive.activity
-		l.pollAndSend()
+		l.pollCompletions()
 		if l.alive.activity == before || pass == maxPasses || l.stage != up || l.satisfied(s, which, d) {
 			return
 		}
@@ -316,8 +311,8 @@ func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 func (l *Link) await(d *deadline.Deadline) bool {
 	w := &l.watch
 	ep, moves := l.ep, l.stats.Moves
-	w.in = ep
-	l.mu.Unlock()
+	w.in, w.roused = ep, false
+	l.unlock()
 	var event error
 	if d == nil || !d.Notify(ep) {
 		event = ep.Wait()
@@ -325,7 +320,7 @@ func (l *Link) await(d *deadline.Deadline) bool {
 			d.Notify(nil) // else the deadline would keep an endpoint that the link has lost
 		}
 	}
-	l.mu.Lock()
+	l.lock()
 	w.in = nil
 	if moves != l.stats.Moves {
 		return false // what that has told is of the queue pair before
@@ -336,7 +331,7 @@ func (l *Link) await(d *deadline.Deadline) bool {
 
 // letOthersRun lets other goroutines run. Called with mu held, which it releases meanwhile.
 func (l *Link) letOthersRun() {
-	l.mu.Unlock()
+	l.unlock()
 	runtime.Gosched()
-	l.mu.Lock()
+	l.lock()
 }

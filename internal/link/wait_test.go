@@ -38,23 +38,24 @@ func (e *flooded) PostRecv(int) error                  { return nil }
 func (e *flooded) PostSend([]fabric.WorkRequest) error { return nil }
 func (e *flooded) Arm() error                          { return nil }
 func (e *flooded) Disconnect() error                   { return nil }
+func (e *flooded) RingDue() bool                       { return false }
 func (e *flooded) Wake()                               { e.wakes++ }
 
 // A peer cannot have the lock held by sending without end: a look takes so much
 // and leaves the rest to the engine, which takes the lock anew.
 func TestALookAtAFloodHasAnEnd(t *testing.T) {
 	for name, look := range map[string]func(l *Link){
-		"a call's":      (*Link).pollAndSend,
+		"a call's":      func(l *Link) { l.pollCompletions(); l.unlock(); l.lock() },
 		"the watcher's": func(l *Link) { l.sleep(nil, engineCall, nil) },
-		"the timer's":   func(l *Link) { l.mu.Unlock(); l.watchTick(); l.mu.Lock() },
+		"the timer's":   func(l *Link) { l.unlock(); l.watchTick(); l.lock() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &flooded{}
 			l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}, ledger: credit.NewLink(256, 256)}
-			l.watch.timer = time.NewTimer(time.Hour)
+			l.watch.timer, l.watch.given = time.NewTimer(time.Hour), make(chan struct{}, 1)
 			l.qp.posted = 1 << 30
-			l.mu.Lock()
-			defer l.mu.Unlock()
+			l.lock()
+			defer l.unlock()
 			look(l)
 			require.LessOrEqual(t, e.polls, 2*maxPolls)
 			require.Equal(t, &l.watch.engine, l.watch.holder, "somebody goes on with what was left")
@@ -86,51 +87,6 @@ func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {
 	})
 }
 
-// countingPolls notes how often it had been polled when something was posted first.
-type countingPolls struct {
-	fabric.Endpoint
-	polls, before int
-}
-
-func (e *countingPolls) Poll(c []fabric.Completion) (int, error) {
-	e.polls++
-	return e.Endpoint.Poll(c)
-}
-
-func (e *countingPolls) PostSend(wr []fabric.WorkRequest) error {
-	if e.before == 0 {
-		e.before = e.polls
-	}
-	return e.Endpoint.PostSend(wr)
-}
-
-// A Write that leaves its bytes to the engine is not held up by that the engine polls first.
-func TestAnEngineThatIsCalledSendsBeforeItPollsOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{Spin: 1000})
-		c, s, _ := connectLink(t, n, testConfig, testConfig)
-		go c.Read(make([]byte, 1), deadline.New())
-		synctest.Wait() // it is parked
-		require.NoError(t, writeAll(s, []byte("x")))
-		synctest.Wait() // it has been woken
-		l := c.link
-		l.mu.Lock()
-		require.Nil(t, l.watch.holder, "the engine has left the watch")
-		e := &countingPolls{Endpoint: l.ep}
-		l.ep, l.watch.spins[engineCall] = e, spin{}
-		c.waitsAgain()
-		l.alive.due = true
-		l.callWatcher()
-		l.mu.Unlock()
-		synctest.Wait()
-		require.NotZero(t, e.before)
-		require.Less(t, e.before, 10)
-		require.NoError(t, c.Close(0))
-		require.NoError(t, s.Close(0))
-		time.Sleep(time.Minute)
-	})
-}
-
 // A call that polls for as long as Config.BusyPoll says notices what becomes of the connection
 // meanwhile, which no completion tells.
 func TestACallThatPollsForLongNoticesThatThePeerHasGone(t *testing.T) {
@@ -154,8 +110,8 @@ func TestACallThatPollsForLongNoticesThatThePeerHasGone(t *testing.T) {
 				read <- err
 			}()
 			hang.Unless(t, func() bool {
-				c.link.mu.Lock()
-				defer c.link.mu.Unlock()
+				c.link.lock()
+				defer c.link.unlock()
 				return c.calls[readCall].parked || c.link.watch.holder == &c.calls[readCall]
 			})
 			s.link.Abort()

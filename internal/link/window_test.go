@@ -116,8 +116,8 @@ func startBulk(t *testing.T, l *Link, b *backlog, streams int) (stop func()) {
 
 // receivedOn is how many bytes the streams of a link have received.
 func receivedOn(l *Link) (bytes uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.lock()
+	defer l.unlock()
 	for _, s := range l.streams.byNumber {
 		if s != nil {
 			bytes += s.ledger.Received()
@@ -137,9 +137,9 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
-		l.mu.Lock()
+		l.lock()
 		l.send.window.limit = minWindow
-		l.mu.Unlock()
+		l.unlock()
 
 		require.NoError(t, writeAll(s, []byte("answer")))
 		time.Sleep(time.Millisecond / 2)
@@ -149,9 +149,9 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 		first := bytes.Repeat([]byte{1}, 2*copyLocked)
 		require.NoError(t, writeAll(c, first))
 		synctest.Wait()
-		l.mu.Lock()
+		l.lock()
 		pending := c.ledger.Pending()
-		l.mu.Unlock()
+		l.unlock()
 		require.Equal(t, len(first), pending)
 		require.NoError(t, writeAll(c, []byte("+"))) // is no bulk, and could go at once
 		time.Sleep(time.Millisecond)

@@ -52,17 +52,18 @@ func (s *Stream) acceptOrWait(g gather, d *deadline.Deadline) (int, error) {
 	if d.Expired() && s.openError() == nil {
 		return 0, os.ErrDeadlineExceeded
 	}
-	s.link.mu.Lock()
+	s.link.lock()
 	n, err := s.accept(g)
-	s.link.mu.Unlock()
+	s.link.unlock()
+	s.cut.mend()
 	if n == 0 && err == nil && g.n > 0 {
 		err = s.wait(writeCall, d)
 	}
 	return n, err
 }
 
-// accept takes as many of the bytes as the peer has room for, one message at most. It
-// sends them, or queues them. Called with mu held, which it may release to copy or to send.
+// accept takes as many of the bytes as the peer has room for, one message at most. It has
+// unlock send them, or queues them. Called with mu held, which it releases to copy many.
 func (s *Stream) accept(g gather) (int, error) {
 	l := s.link
 	n, err := s.room(g.n)
@@ -71,10 +72,10 @@ func (s *Stream) accept(g gather) (int, error) {
 	}
 	if g.buffer != nil {
 		s.pending.add(&l.send.staging, l.send.staging.lend(g.buffer, g.from, n))
-		s.ledger.Accept(n)
-		return s.accepted(n), nil
+		s.accepted(n)
+		return n, nil
 	}
-	if n <= l.limits.Inline && !s.leavesToEngine() && s.sendNow(g.head(n)) {
+	if n <= l.limits.Inline && s.sendNow(g.head(n)) {
 		l.wakeStagingLine()
 		return n, nil
 	}
@@ -84,14 +85,14 @@ func (s *Stream) accept(g gather) (int, error) {
 	}
 	if n <= copyLocked {
 		s.pending.append(&l.send.staging, g.head(n))
-		s.ledger.Accept(n)
-		return s.accepted(n), nil
+		s.accepted(n)
+		return n, nil
 	}
 	number, first, second := l.send.staging.take(n)
-	l.mu.Unlock()
+	l.unlock()
 	testHookCopying(s)
 	g.head(n).copyTo(first, second)
-	l.mu.Lock()
+	l.lock()
 	return s.staged(number, n)
 }
 
@@ -99,10 +100,10 @@ func (s *Stream) accept(g gather) (int, error) {
 var testHookCopying = func(*Stream) {}
 
 // room is how many of n bytes the peer has room for, one message at most, or why there
-// will be none. Called with mu held, which it may release to send.
+// will be none. Called with mu held.
 func (s *Stream) room(n int) (int, error) {
 	if l := s.link; s.ledger.Pending() == 0 && !(l.send.slots.MaySend() && l.ledger.MaySendData()) {
-		l.tryPoll() // what is in the way may have completed; behind bytes that wait, who has the watch polls
+		l.pollCompletions() // what is in the way may have completed; behind bytes that wait, who has the watch polls
 	}
 	if err := s.writeError(); err != nil {
 		s.tell(err)
@@ -116,8 +117,7 @@ func (s *Stream) room(n int) (int, error) {
 }
 
 // staged accepts the n bytes that have been copied to a chunk of the staging
-// memory, and returns n, unless writing has become an error meanwhile. Called
-// with mu held, which it may release to send.
+// memory, and returns n, unless writing has become an error meanwhile. Called with mu held.
 func (s *Stream) staged(number uint64, n int) (int, error) {
 	l := s.link
 	c := l.send.staging.chunk(number)
@@ -127,25 +127,17 @@ func (s *Stream) staged(number uint64, n int) (int, error) {
 		s.tell(err)
 		c.from = c.to
 		l.freeStaging()
-		l.wakeTouched()
 		return 0, err
 	}
 	s.pending.add(&l.send.staging, number)
-	s.ledger.Accept(n)
-	return s.accepted(n), nil
+	s.accepted(n)
+	return n, nil
 }
 
-// accepted queues n bytes in registered memory and sends what may be sent, or leaves that to
-// the engine. It returns n. Called with mu held, which it may release to send.
-func (s *Stream) accepted(n int) int {
-	l := s.link
+// accepted has the stream send n bytes more of registered memory. Called with mu held.
+func (s *Stream) accepted(n int) {
+	s.ledger.Accept(n)
 	s.queue()
-	if s.leavesToEngine() && !l.send.posting {
-		l.callWatcher()
-		return n
-	}
-	l.trySend()
-	return n
 }
 
 func writeReady(s *Stream) bool {

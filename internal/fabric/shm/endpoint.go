@@ -174,7 +174,9 @@ func (e *endpoint) Close() error {
 		_ = e.sendReject(frame{reason: fabric.RejectConsumer})
 	}
 	e.work.Wait()
+	e.bell.Lock()
 	err := e.sock.close()
+	e.bell.Unlock()
 	if errors.Is(err, os.ErrClosed) {
 		return net.ErrClosed
 	}

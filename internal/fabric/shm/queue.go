@@ -13,6 +13,7 @@ package shm
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -46,8 +47,10 @@ type sendQueue struct {
 	head        uint64
 	tail        atomic.Uint64
 
-	ringDue bool     // the peer waits for a doorbell
-	ringing patience // doorbells
+	ringDue atomic.Bool // the peer waits for a doorbell
+
+	bell    sync.Mutex // guards ringing, and sock from being closed while it is rung
+	ringing patience   // doorbells
 
 	sent       uint64 // messages that took a receive of the peer's
 	peerPosted uint64 // receives of the peer's, as last looked up
@@ -110,19 +113,20 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 // noteSleeper makes Ring due if the peer may be asleep.
 func (e *endpoint) noteSleeper() {
 	if e.peer.waiting.Load() == 1 && e.peer.waiting.CompareAndSwap(1, 0) {
-		e.ringDue = true
+		e.ringDue.Store(true)
 	}
 }
 
 // RingDue implements [fabric.Endpoint].
-func (e *endpoint) RingDue() bool { return e.ringDue }
+func (e *endpoint) RingDue() bool { return e.ringDue.Load() }
 
 // Ring implements [fabric.Endpoint].
 func (e *endpoint) Ring() {
-	if !e.ringDue {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	if !e.ringDue.Swap(false) || e.sock.closed.Load() {
 		return
 	}
-	e.ringDue = false
 	began := e.ringing.begin()
 	err := e.sock.ring()
 	if slow := e.ringing.end(began); err == nil {
