@@ -230,11 +230,11 @@ func (s *Stream) awaitDelivery(linger time.Duration) error {
 	limit := deadline.New()
 	limit.Set(time.Now().Add(left))
 	defer limit.Set(time.Time{})
+	l.lock()
+	defer l.unlock()
 	err := s.wait(closeCall, limit)
 	if err != nil && left > 0 {
-		l.lock()
 		l.streams.timedOut = v
-		l.unlock()
 	}
 	return err
 }

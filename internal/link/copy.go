@@ -31,10 +31,11 @@ func (s *Stream) Lend(n int, d *deadline.Deadline, use func(p []byte, end error)
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	for {
+		s.link.lock()
 		if d.Expired() && s.openError() == nil {
+			s.link.unlock()
 			return os.ErrDeadlineExceeded
 		}
-		s.link.lock()
 		p, _, end := s.arrived(n)
 		s.link.unlock()
 		taken, done := s.lend(p, end, use)
@@ -68,11 +69,9 @@ func (s *Stream) lend(p []byte, end error, use func(p []byte, end error) (taken 
 // nothing more will.
 func (s *Stream) awaitMore(n int, d *deadline.Deadline) error {
 	s.link.lock()
-	s.inbox.want = n + 1
-	s.link.unlock()
-	err := s.wait(readCall, d)
-	s.link.lock()
 	defer s.link.unlock()
+	s.inbox.want = n + 1
+	err := s.wait(readCall, d)
 	s.inbox.want = 0
 	if p, why := s.piece(n + 1); err == nil && n > 0 && len(p) <= n {
 		err = why

@@ -146,7 +146,9 @@ func (s *Stream) awaitAnswer(ctx context.Context) error {
 	limit := deadline.New()
 	stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
 	defer stop()
-	if err := s.wait(openCall, limit); err != nil {
+	s.link.lock()
+	defer s.link.unlock()
+	if s.wait(openCall, limit) != nil {
 		return ctx.Err()
 	}
 	return nil

@@ -17,6 +17,8 @@ func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
 	}
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	expired := d.Expired()
 	for {
 		p, err := s.peek(n, !expired)
@@ -31,10 +33,8 @@ func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
 }
 
 // peek is Peek without waiting. If it returns fewer bytes and no error, and wait is set, it
-// has set inbox.want for the wait for more.
+// has set inbox.want for the wait for more. Called with mu held.
 func (s *Stream) peek(n int, wait bool) ([]byte, error) {
-	s.link.lock()
-	defer s.link.unlock()
 	if s.inbox.Len() < n {
 		s.link.pollCompletions()
 	}
@@ -86,6 +86,8 @@ func (s *Stream) Discard(n int, d *deadline.Deadline) (int, error) {
 	}
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	if n == 0 {
 		return 0, s.openError()
 	}
@@ -101,10 +103,8 @@ func (s *Stream) Discard(n int, d *deadline.Deadline) (int, error) {
 	}
 }
 
-// discardSome drops n bytes, or as many as there are, without waiting.
+// discardSome drops n bytes, or as many as there are, without waiting. Called with mu held.
 func (s *Stream) discardSome(n int) (int, error) {
-	s.link.lock()
-	defer s.link.unlock()
 	first, second, err := s.arrived(n)
 	if n = len(first) + len(second); n > 0 {
 		s.taken(n)

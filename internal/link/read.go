@@ -18,16 +18,16 @@ const copyLocked = 1 << 10
 func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	if len(p) == 0 {
+	s.link.lock()
+	defer s.link.unlock()
+	switch {
+	case len(p) == 0:
 		return 0, s.openError()
-	}
-	if d.Expired() && s.openError() == nil {
+	case d.Expired() && s.openError() == nil:
 		return 0, os.ErrDeadlineExceeded
 	}
 	for {
-		s.link.lock()
 		n, err := s.take(p)
-		s.link.unlock()
 		if n > 0 || err != nil {
 			return n, err
 		}
@@ -41,16 +41,15 @@ func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	s.link.lock()
+	defer s.link.unlock()
 	if d.Expired() && s.openError() == nil {
 		return os.ErrDeadlineExceeded
 	}
-	s.link.lock()
 	if !readReady(s) {
 		s.link.pollCompletions()
 	}
-	ready := readReady(s)
-	s.link.unlock()
-	if ready {
+	if readReady(s) {
 		return nil
 	}
 	return s.wait(readCall, d)
@@ -108,10 +107,8 @@ func readReady(s *Stream) bool {
 	return len(p) == n || err != nil
 }
 
-// openError is net.ErrClosed after Close.
+// openError is net.ErrClosed after Close. Called with mu held.
 func (s *Stream) openError() error {
-	s.link.lock()
-	defer s.link.unlock()
 	if s.use == orphaned {
 		return net.ErrClosed
 	}

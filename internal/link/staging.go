@@ -140,15 +140,12 @@ func (l *Link) wakeStagingLine() {
 	}
 }
 
-// leaveStagingLine ends the wait for staging memory of a Write that has failed.
+// leaveStagingLine ends the wait for staging memory of a Write that has failed. Called with mu held.
 func (s *Stream) leaveStagingLine() {
-	l := s.link
-	l.lock()
-	defer l.unlock()
 	if s.line == inLine {
 		s.line = leftLine
 	}
-	l.wakeStagingLine()
+	s.link.wakeStagingLine()
 }
 
 // stagingRoom is how much of the staging memory the stream may take now for n bytes. On a

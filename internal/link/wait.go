@@ -186,13 +186,12 @@ func (l *Link) needsEngine() bool {
 // polls reports whether calls may poll before they sleep.
 func (l *Link) polls() bool { return l.limits.Spin > 0 && l.cfg.BusyPoll >= 0 }
 
-// wait returns nil when a call is ready, or os.ErrDeadlineExceeded.
+// wait returns nil when a call is ready, or os.ErrDeadlineExceeded. Called with mu held, which it releases
+// meanwhile.
 func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	l := s.link
 	c := &s.calls[which]
 	c.waits.Add(1)
-	l.lock()
-	defer l.unlock()
 	s.waitsAgain()
 	for !ready[which](s) {
 		switch {

@@ -38,28 +38,32 @@ func (s *Stream) WriteBuffers(v *net.Buffers, d *deadline.Deadline) (n int64, er
 	}
 }
 
-// writeSome writes some of the bytes, or waits until that may be possible. Called
-// with writing held.
+// writeSome writes some of the bytes, for which it may have to wait. Called with writing held.
 func (s *Stream) writeSome(g gather, d *deadline.Deadline) (int, error) {
+	s.link.lock()
 	n, err := s.acceptOrWait(g, d)
 	if err != nil {
 		s.leaveStagingLine()
 	}
+	s.link.unlock()
+	s.cut.mend()
 	return n, err
 }
 
-func (s *Stream) acceptOrWait(g gather, d *deadline.Deadline) (int, error) {
+// acceptOrWait is accept, or waits until some of the bytes can be accepted, or d has passed. Called with mu held,
+// which it may release meanwhile.
+func (s *Stream) acceptOrWait(g gather, d *deadline.Deadline) (n int, err error) {
 	if d.Expired() && s.openError() == nil {
 		return 0, os.ErrDeadlineExceeded
 	}
-	s.link.lock()
-	n, err := s.accept(g)
-	s.link.unlock()
-	s.cut.mend()
-	if n == 0 && err == nil && g.n > 0 {
-		err = s.wait(writeCall, d)
+	for {
+		if n, err = s.accept(g); n == 0 && err == nil && g.n > 0 {
+			err = s.wait(writeCall, d)
+		}
+		if n > 0 || err != nil || g.n == 0 {
+			return n, err
+		}
 	}
-	return n, err
 }
 
 // accept takes as many of the bytes as the peer has room for, one message at most. It has
