@@ -114,9 +114,10 @@ import "github.com/ringnet/ringnet/internal/link"
 // lock; docs/performance.md says how to measure what is best. Only the dialing end's Links counts.
 //
 // A connection begins on the link that has the fewest. When all links have 8 connections or more,
-// and memory is not short, a dial makes another link in the background: the dial neither waits
-// for that link nor fails with it. Each link takes PinnedMemory and a queue pair at each end. When
-// a link ends, its connections end, and no others.
+// and memory is not short, a dial makes another link for its connection. It waits 125 ms at most,
+// and begins on one of the others if it gets none; then no dial tries again for 10 s. Each link
+// takes PinnedMemory and a queue pair at each end. When a link ends, its connections end, and no
+// others.
 //
 // # Methods
 //

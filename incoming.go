@@ -71,7 +71,6 @@ func (l *Listener) begin(from source, forPeer int) (*incoming, wire.Reject) {
 		return nil, wire.Reject{Reason: fmt.Sprintf("queues of %d bytes are more than the listener's PendingMemory", forPeer)}
 	case l.handshakes.keptFrom(from, l.places.free(forPeer)), !l.places.takeLink(forPeer):
 		l.handshakes.wait(from)
-		l.endEmpty()
 		l.countFailed(ReasonFull)
 		return nil, wire.Full
 	}
@@ -86,13 +85,10 @@ type incoming struct {
 	handshake *handshake
 	forPeer   int // bytes that this side makes for the dialer
 
-	// settled says that the link itself no longer gives its place back: its first
-	// connection does, or it has been given back. Guarded by Listener.mu.
-	settled bool
+	settled bool // its first connection gives the link's place back; guarded by Listener.mu
 }
 
-// handshake answers a request for a link, and has its first connection, if it has one, wait
-// for Accept.
+// handshake answers a request for a link, and has its first connection wait for Accept.
 func (l *Listener) handshake(ep fabric.Endpoint, in *incoming) {
 	defer l.ended.Done()
 	cfg := l.link
@@ -104,55 +100,16 @@ func (l *Listener) handshake(ep fabric.Endpoint, in *incoming) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handshakes.end(in.handshake)
-	switch {
-	case err != nil:
-		l.places.leaveConnection()
-		if !l.closed {
-			l.countFailed(handshakeCode(err))
-		}
-		in.giveBack() // unless a connection has begun on the link, which was not proven
-	case s != nil:
+	if err == nil {
 		in.enqueue(s)
-	default:
-		l.places.leaveConnection()
-		in.await(made)
-	}
-}
-
-// await keeps the place of a link that was made without a connection until one begins on
-// it, unless one has begun already. Called with Listener.mu held, so it must not call the
-// link: the link calls Offer, which takes Listener.mu, with its own lock held.
-func (in *incoming) await(made *link.Link) {
-	l := in.listener
-	if in.settled {
 		return
 	}
-	l.empty[in] = made
-	go made.OnEnd(in.over)
-}
-
-// over is called when the link takes no more connections.
-func (in *incoming) over() {
-	in.listener.mu.Lock()
-	defer in.listener.mu.Unlock()
-	in.giveBack()
-}
-
-// giveBack gives the link's place back, unless a connection has begun on it. Called with
-// Listener.mu held.
-func (in *incoming) giveBack() {
-	if !in.settled {
-		in.settled = true
-		delete(in.listener.empty, in)
-		in.listener.places.leaveLink(in.forPeer)
+	l.places.leaveConnection()
+	if !l.closed {
+		l.countFailed(handshakeCode(err))
 	}
-}
-
-// endEmpty ends the links on which no connection has begun. Called with mu held.
-func (l *Listener) endEmpty() {
-	for in, made := range l.empty {
-		delete(l.empty, in)
-		go made.Leave()
+	if !in.settled { // else a connection has begun on the link, which was not proven
+		l.places.leaveLink(in.forPeer)
 	}
 }
 
@@ -162,10 +119,7 @@ func (in *incoming) enqueue(s *link.Stream) {
 	l := in.listener
 	c := l.trace.newConn(s, false)
 	first := !in.settled // the link's place is given back with the connection's
-	if first {
-		in.settled = true
-		delete(l.empty, in)
-	}
+	in.settled = true
 	l.arrivals.queue.Push(auto.Accepted{Conn: c, Taken: func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"weak"
 
-	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/bubble"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -67,8 +66,8 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	}
 	request := n.request(f, local, remote)
 	var made *link.Link // nil if the connection begins on a link that was there
-	connect := func(ctx context.Context) (*link.Stream, error) {
-		s, err := maker.Dial(ctx, request, cfg)
+	connect := func(ctx context.Context, another bool) (*link.Stream, error) {
+		s, err := maker.Dial(ctx, request, cfg, another)
 		if err == nil {
 			made = s.Link()
 		}
@@ -77,11 +76,11 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	var s *link.Stream
 	if cfg.Dedicated || local.Port() != 0 {
 		cfg.Dedicated = true
-		s, err = connect(ctx)
+		s, err = connect(ctx, false)
 	} else {
 		_, isUnproven := maker.(unproven)
 		key := d.linkKey(f, local, remote, cfg, !isUnproven)
-		s, err = links.Dial(ctx, key, connect, d.more(request, cfg, maker))
+		s, err = links.Dial(ctx, key, connect, link.More{Links: d.Config.MostLinks(), Answer: maker.Answer()})
 	}
 	if err != nil {
 		return nil, err
@@ -91,24 +90,6 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 		d.Trace.made(made) // if the user's function panics, the garbage collector closes c
 	}
 	return c, nil
-}
-
-// more tells the pool how many links to spread connections over, when to pass over one, and how to make
-// another.
-func (d *Dialer) more(request auto.Request, cfg link.Setup, maker linkMaker) link.More {
-	most := d.Config.MostLinks()
-	if cfg.Namespace != 0 {
-		most = 1 // a goroutine makes the others
-	}
-	return link.More{Links: most, Answer: maker.Answer(), Connect: func() (*link.Link, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), cfg.HandshakeTimeout)
-		defer cancel()
-		l, err := maker.DialEmpty(ctx, request, cfg)
-		if err == nil {
-			d.Trace.made(l)
-		}
-		return l, err
-	}}
 }
 
 // LinkInfo describes a link of this process at one moment: a queue pair to another process,

@@ -1,25 +1,26 @@
 package ringnet
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // linksTo returns the links that this process has dialed to a listener.
@@ -31,13 +32,6 @@ func linksTo(l *Listener) (dialed []LinkInfo) {
 	}
 	return dialed
 }
-
-// fewest returns how many connections the link with the fewest has.
-func fewest(links []LinkInfo) int {
-	return slices.MinFunc(links, byConnections).Connections
-}
-
-func byConnections(a, b LinkInfo) int { return a.Connections - b.Connections }
 
 // echoAll sends back what arrives on the connections that l accepts. It returns when l is
 // closed and all of them have ended.
@@ -72,21 +66,17 @@ func TestConnectionsAreSpreadOverAsManyLinksAsConfigSays(t *testing.T) {
 			}
 		}
 		for links := 1; links <= 3; links++ {
-			dial(1)
-			hang.Unless(t, func() bool { return len(linksTo(l)) == links })
-			for fewest(linksTo(l)) < 8 { // the next dial makes a link only if each has 8
-				dial(1) // it may join another link: a link is up before the pool has it
-			}
+			dial(8)
+			require.Len(t, linksTo(l), links)
 		}
-		most := slices.MaxFunc(linksTo(l), byConnections).Connections
-		dial(3*most - len(conns))
+		dial(8)
+		require.Len(t, linksTo(l), 3)
 		connections := 0
 		for _, i := range linksTo(l) {
 			connections += i.Connections
-			require.InDelta(t, most, i.Connections, 1)
+			require.InDelta(t, len(conns)/3, i.Connections, 1)
 		}
 		require.Equal(t, len(conns), connections)
-		require.Len(t, linksTo(l), 3)
 		for _, c := range conns {
 			write(t, c, "over its link")
 			requireNext(t, c, "over its link")
@@ -209,72 +199,48 @@ func TestLinksByDefaultAreOneForEightProcessors(t *testing.T) {
 	require.Equal(t, 1, (&Config{Links: 5, Dedicated: true}).MostLinks())
 }
 
-// dialEmpty makes a link without a connection, as a dialer of many connections does.
-func dialEmpty(t *testing.T, n *sim.Network, l net.Listener) (*link.Link, error) {
-	t.Helper()
-	cfg, err := link.NewSetup(small)
-	require.NoError(t, err)
-	cfg.Network = "sim"
-	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
-	require.NoError(t, err)
-	return link.DialEmpty(t.Context(), ep, cfg)
+// older is an endpoint of a dialer that asks for a link without a connection, as those before
+// 0.1.0 did, which confirm no other.
+type older struct{ fabric.Endpoint }
+
+func (e older) Connect(ctx context.Context, request []byte) ([]byte, error) {
+	const at, withoutConnection = 7, 1 << 1 // of the features
+	request[at] |= withoutConnection
+	answer, err := e.Endpoint.Connect(ctx, request)
+	if err == nil && answer[at]&withoutConnection == 0 {
+		err = errors.Join(errDied, e.Reject(wire.Reject{Reason: "not the answer"}.Append(nil)))
+	}
+	return answer, err
 }
 
-// A link without a connection takes memory before anything is accepted: Backlog and
-// PendingMemory count it, and it is closed when another dialer wants its place, or when the
-// listener closes.
-func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
-	for name, lc := range map[string]ListenConfig{
-		"by number": {Config: small, Backlog: 2},
-		"by memory": {Config: small, PendingMemory: 2 * (&Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4, Dedicated: true}).PinnedMemory()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				t.Cleanup(func() { time.Sleep(time.Minute) })
-				n := sim.New(sim.Link{Latency: time.Millisecond})
-				simulate(t, n)
-				l := host{"sim", "10.0.0.3"}.listen(t, lc) // where no other test has links
-				for range 2 {
-					_, err := dialEmpty(t, n, l)
-					require.NoError(t, err)
-					time.Sleep(time.Second) // until the listener has the link
-				}
-				_, err := dialEmpty(t, n, l)
-				require.ErrorContains(t, err, "backlog is full")
-				d := Dialer{Config: small, Timeout: 4 * fabric.LongestPause}
-				dial(t, &d, "sim", l.Addr().String())
-
-				time.Sleep(time.Second)
-
-				// The first connection of a link counts until it is accepted.
-				made, err := dialEmpty(t, n, l)
-				require.NoError(t, err)
-				time.Sleep(time.Second) // until the listener has the link
-				s, err := made.Open(t.Context())
-				require.NoError(t, err)
-				defer s.Close(0)
-				_, err = dialEmpty(t, n, l)
-				require.ErrorContains(t, err, "backlog is full")
-				for range 2 {
-					accept(t, l)
-				}
-				for range 2 {
-					_, err := dialEmpty(t, n, l)
-					require.NoError(t, err)
-					time.Sleep(time.Second)
-				}
-				require.NoError(t, l.Close())
-				time.Sleep(time.Second)
+// A listener does not know what an older dialer asks for, and the dialer goes on with the links that
+// it has: nothing is accepted, and no place stays taken.
+func TestALinkWithoutAConnectionIsNotMade(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{Config: small, Backlog: 2})
+		d := &Dialer{Config: small}
+		c, s := connect(t, h, l, d)
+		cfg, err := link.NewSetup(small)
+		require.NoError(t, err)
+		n := networks[h.network]
+		f, err := n.open(nil, nil)
+		require.NoError(t, err)
+		for range 3 {
+			ep, err := f.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
+			require.NoError(t, err)
+			_, err = link.Dial(t.Context(), older{ep}, cfg)
+			require.ErrorIs(t, err, errDied)
+			hang.Unless(t, func() bool { // the listener knows it, too
 				l.mu.Lock()
-				assert.Empty(t, l.empty)
-				assert.Zero(t, l.places.forPeers)
-				assert.Zero(t, l.places.links)
-				assert.Zero(t, l.places.connections)
-				l.mu.Unlock()
-				assert.Len(t, linksTo(l), 2, "of the two connections")
+				defer l.mu.Unlock()
+				return l.places.connections == 0 && l.places.links == 0
 			})
-		})
-	}
+		}
+		requireNothingElse(t, l)
+		ask(t, c, s, 1000)
+		connect(t, h, l, d)
+		require.Len(t, linksTo(l), 1)
+	})
 }
 
 // Each dial of a Dialer with TrustUser opens a fabric of its own. Its connections share a

@@ -151,7 +151,6 @@ func (lc *ListenConfig) listen(n network, addr netip.AddrPort, most places, arri
 		trace:    lc.Trace,
 		arrivals: arrivals,
 		places:   most,
-		empty:    make(map[*incoming]*link.Link),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
@@ -206,8 +205,7 @@ type Listener struct {
 	closed     bool
 	places     places
 	handshakes handshakes
-	empty      map[*incoming]*link.Link // links on which no connection has begun yet
-	ended      sync.WaitGroup           // counts handshakes; added to only while not closed
+	ended      sync.WaitGroup // counts handshakes; added to only while not closed
 }
 
 var _ net.Listener = (*Listener)(nil)

@@ -364,7 +364,7 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 	requireNothingElse(t, l)
 }
 
-// Links beyond the first are made in the background, each with a proof of its own.
+// Each link has a proof of its own.
 func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
@@ -385,6 +385,78 @@ func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
 		require.True(t, dialed[s.RemoteAddr().String()])
 	}
 	requireNothingElse(t, l)
+}
+
+// A dial that finds all links busy asks for another. If it gets none it goes on over those, and
+// leaves nothing behind.
+func TestAutoGoesOnOverItsLinksWhereItGetsNoOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		connect  func(t *testing.T, connect func() ([]byte, error)) ([]byte, error)
+		confirm  error
+		answer   time.Duration // see auto.Times
+		carriers []string      // those that the dial may take; none: any
+		proofs   int           // TCP connections that the listener accepts, of proofs that were not needed
+	}{
+		"it is refused": {connect: func(*testing.T, func() ([]byte, error)) ([]byte, error) {
+			return nil, &fabric.RejectError{Reason: fabric.RejectConsumer, Private: wire.Reject{Reason: "no more"}.Append(nil)}
+		}},
+		"the answer is no answer": {connect: func(_ *testing.T, connect func() ([]byte, error)) ([]byte, error) {
+			answer, err := connect()
+			return make([]byte, len(answer)), err
+		}},
+		"it fails when TCP has connected": {confirm: errDied, proofs: 1},
+		"it is not answered": {answer: lapse, carriers: []string{"shm"}, connect: func(t *testing.T, connect func() ([]byte, error)) ([]byte, error) {
+			<-t.Context().Done()
+			return connect()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int32
+			better(t, &hooked{
+				Fabric: sim.New(sim.Link{}),
+				connect: func(connect func() ([]byte, error)) ([]byte, error) {
+					if requests.Add(1) == 2 && c.connect != nil {
+						return c.connect(t, connect)
+					}
+					return connect()
+				},
+				confirm: func(confirm func() error) error {
+					if requests.Load() == 2 && c.confirm != nil {
+						return c.confirm
+					}
+					return confirm()
+				},
+			}, nil)
+			if c.answer > 0 {
+				setAutoTimes(t, func(times *auto.Times) { times.Answer = c.answer })
+			}
+			l := listenAuto(t, "127.0.0.1:0")
+			d := Dialer{Config: &Config{Links: 2}, Require: c.carriers}
+			dialed := make(map[string]net.Conn)
+			for range 10 {
+				c := dialAuto(t, d, l.Addr().String())
+				require.Equal(t, "shm", c.Carrier())
+				require.Empty(t, c.PassedOver())
+				dialed[c.LocalAddr().String()] = c
+			}
+			require.GreaterOrEqual(t, requests.Load(), int32(2))
+			proofs := 0
+			for range len(dialed) + c.proofs {
+				s := accept(t, l)
+				if c := dialed[s.RemoteAddr().String()]; c != nil {
+					write(t, c, "hello")
+					requireNext(t, s, "hello")
+					continue
+				}
+				proofs++
+				require.NoError(t, s.SetReadDeadline(time.Now().Add(hang.After)))
+				_, err := s.Read(make([]byte, 1))
+				require.ErrorIs(t, err, syscall.ECONNRESET)
+			}
+			require.Equal(t, c.proofs, proofs)
+			requireNothingElse(t, l)
+		})
+	}
 }
 
 func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {

@@ -88,10 +88,10 @@ func (n network) others(to remoteHost) error {
 	return fmt.Errorf("waited for %d other requests of this process", maxRequests)
 }
 
-// linkMaker makes links.
+// linkMaker makes links, and the first stream of each.
 type linkMaker interface {
-	Dial(context.Context, auto.Request, link.Setup) (*link.Stream, error)
-	DialEmpty(context.Context, auto.Request, link.Setup) (*link.Link, error)
+	// Dial makes one. another says that the dial goes on over others if this one fails.
+	Dial(ctx context.Context, request auto.Request, cfg link.Setup, another bool) (*link.Stream, error)
 
 	// Answer is after what time without an answer a dial takes another link: see [link.More].
 	Answer() time.Duration
@@ -102,23 +102,13 @@ type unproven struct{ answer time.Duration }
 
 func (u unproven) Answer() time.Duration { return u.answer }
 
-func (unproven) Dial(ctx context.Context, request auto.Request, cfg link.Setup) (*link.Stream, error) {
-	return makeLink(ctx, request, cfg, link.Dial)
-}
-
-func (unproven) DialEmpty(ctx context.Context, request auto.Request, cfg link.Setup) (*link.Link, error) {
-	return makeLink(ctx, request, cfg, link.DialEmpty)
-}
-
-// makeLink makes a request, and has dial make the link.
-func makeLink[T any](ctx context.Context, request auto.Request, cfg link.Setup,
-	dial func(context.Context, fabric.Endpoint, link.Setup) (*T, error)) (*T, error) {
+func (unproven) Dial(ctx context.Context, request auto.Request, cfg link.Setup, _ bool) (*link.Stream, error) {
 	ep, over, err := request(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer over()
-	return dial(ctx, ep, cfg)
+	return link.Dial(ctx, ep, cfg)
 }
 
 // requestLimiter bounds the requests under way, by host.

@@ -119,12 +119,27 @@ func TestThreadsReachTheirOwnNamespace(t *testing.T) {
 		requireNext(t, s, "hello")
 	}
 	for name := range onEach {
-		for range 2 * 9 { // which is enough for a second link
+		for range 9 { // which is enough for a second link
 			reach(name, shared, here)
 			pod.do(func() { reach(name, shared, there) })
 		}
 		pod.do(func() { reach(name, apart, alone) })
 	}
+	links := func() (n int) {
+		for _, i := range Links() {
+			if i.Dialed && i.Remote.String() == apart {
+				n++
+			}
+		}
+		return n
+	}
+	before := links()
+	pod.do(func() {
+		for range 9 {
+			reach("auto, over several links", apart, alone)
+		}
+	})
+	require.Equal(t, before+1, links(), "a thread makes as many links as others")
 	for _, l := range []net.Listener{here, there, alone} {
 		requireNothingElse(t, l)
 	}

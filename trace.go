@@ -32,8 +32,7 @@ type Trace struct {
 	// a connection that the garbage collector found not closed, in a goroutine of its own.
 	Closed func(CloseEvent)
 
-	// LinkUp is called when a link was made. A dial calls it in its own goroutine, or in
-	// another for a link beyond the first; a listener calls it in another goroutine.
+	// LinkUp is called when a link was made: by a dial in its own goroutine, by a listener in another.
 	// Connections of several Dialers share links: the events of a link go to the Trace of
 	// the Dialer whose dial has made it.
 	LinkUp func(LinkInfo)

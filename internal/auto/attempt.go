@@ -235,17 +235,33 @@ type Request func(context.Context) (ep fabric.Endpoint, over func(), err error)
 // Answer is how long a link may leave an OPEN without an answer before the dial takes another.
 func (p *ProvenLinks) Answer() time.Duration { return p.attempt.Times.Answer }
 
-// Dial makes a link and its first stream. Devices and functions of users may be slow: when ctx
-// ends, Dial returns, and a goroutine closes what they still make.
-func (p *ProvenLinks) Dial(ctx context.Context, request Request, cfg link.Setup) (*link.Stream, error) {
-	a := p.attempt
-	a.asked[p.at.network] = p.at
+// Dial makes a link and its first stream: another, if the attempt goes on over others where this
+// one fails. That one has a proof of its own, so that the attempt still has its own.
+func (p *ProvenLinks) Dial(ctx context.Context, request Request, cfg link.Setup, another bool) (*link.Stream, error) {
+	if !another {
+		p.attempt.asked[p.at.network] = p.at
+		return p.attempt.dialLink(ctx, request, cfg)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a := p.attempt.newAttempt(ctx, p.attempt.remote)
+	s, err := a.dialLink(ctx, request, cfg)
+	if err != nil && !a.is(canceled) {
+		cancel()
+		a.proof.discard()
+	}
+	return s, err
+}
+
+// dialLink makes a link that is proven. Devices and functions of users may be slow: when ctx
+// ends, dialLink returns, and a goroutine closes what they still make.
+func (a *attempt) dialLink(ctx context.Context, request Request, cfg link.Setup) (*link.Stream, error) {
 	var s *link.Stream
 	var err error
 	made := make(chan struct{})
 	if err := a.Namespace.Go(func() {
 		defer close(made)
-		s, err = makeLink(ctx, a, request, cfg, link.Dial)
+		s, err = a.makeLink(ctx, request, cfg)
 	}); err != nil {
 		return nil, err
 	}
@@ -269,9 +285,7 @@ func (p *ProvenLinks) Dial(ctx context.Context, request Request, cfg link.Setup)
 	return nil, ctx.Err()
 }
 
-// makeLink has dial make a link that is proven.
-func makeLink[T any](ctx context.Context, a *attempt, request Request, cfg link.Setup,
-	dial func(context.Context, fabric.Endpoint, link.Setup) (*T, error)) (*T, error) {
+func (a *attempt) makeLink(ctx context.Context, request Request, cfg link.Setup) (*link.Stream, error) {
 	ep, over, err := request(ctx)
 	if err != nil {
 		return nil, err
@@ -283,11 +297,11 @@ func makeLink[T any](ctx context.Context, a *attempt, request Request, cfg link.
 		return nil, err
 	}
 	cfg.Proof = &link.Proof{Port: port, Connect: a.prove, Verify: a.verify}
-	made, err := dial(ctx, ep, cfg)
+	s, err := link.Dial(ctx, ep, cfg)
 	if err != nil {
 		a.move(refused)
 	}
-	return made, err
+	return s, err
 }
 
 // prove dials TCP for a link whose request has been answered, unless the attempt has gone on
@@ -304,18 +318,4 @@ func (a *attempt) verify(ctx context.Context, linkEnded <-chan struct{}) error {
 	verdict, err := a.proof.await(ctx, linkEnded)
 	a.move(verdict)
 	return err
-}
-
-// DialEmpty makes a link without a stream, with a proof of its own. The dial whose links these
-// are may have ended.
-func (p *ProvenLinks) DialEmpty(ctx context.Context, request Request, cfg link.Setup) (*link.Link, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	a := p.attempt.newAttempt(ctx, p.attempt.remote)
-	l, err := makeLink(ctx, a, request, cfg, link.DialEmpty)
-	if err != nil {
-		cancel()
-		a.proof.discard()
-	}
-	return l, err
 }

@@ -85,6 +85,15 @@ const keptFromGrowth = 8
 // are in use.
 func MayGrow(used, n, limit int) bool { return n <= limit-limit/keptFromGrowth-used }
 
+// MayGrow reports whether something that works without them may take n bytes more, locked or not.
+// They are not reserved.
+func (b *Budget) MayGrow(n int, locked bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	limits := b.limitsNow()
+	return MayGrow(b.used.Registered, n, limits.Registered) && (!locked || MayGrow(b.used.Locked, n, limits.Locked))
+}
+
 // Account is what one link, or one receive queue for datagrams, has reserved of a budget. Its
 // methods must not be called at once.
 type Account struct {

@@ -35,8 +35,11 @@ func TestReserveStopsAtTheLimit(t *testing.T) {
 func TestGrowthStopsFirst(t *testing.T) {
 	a := Account{Budget: limited(80, Unlimited)}
 	require.Error(t, a.ReserveToGrow(71))
+	require.False(t, a.Budget.MayGrow(71, false))
+	require.True(t, a.Budget.MayGrow(70, false))
 	require.NoError(t, a.ReserveToGrow(70))
 	require.Error(t, a.ReserveToGrow(1))
+	require.False(t, a.Budget.MayGrow(1, false))
 	require.NoError(t, a.Reserve(10))
 	require.Error(t, a.Reserve(1))
 }
@@ -49,6 +52,8 @@ func TestLockedMemoryHasALimitOfItsOwn(t *testing.T) {
 	err := locked.Reserve(3 << 10)
 	require.ErrorContains(t, err, "3 KiB more would have to be locked, ringnet has 8 KiB, and this process may lock 10 KiB in all (RLIMIT_MEMLOCK)")
 	require.Error(t, locked.ReserveToGrow(1<<10))
+	require.False(t, b.MayGrow(1<<10, true))
+	require.True(t, b.MayGrow(1<<10, false))
 	require.NoError(t, shared.ReserveToGrow(20<<10))
 	locked.Release(8 << 10)
 	shared.Release(70 << 10)

@@ -248,14 +248,13 @@ func (w *world) open() string {
 
 // makeLink has a line dial another link.
 func (w *world) makeLink(ln *line) {
-	empty := w.r.IntN(4) == 0 && !ln.from.cfg.Dedicated
 	ln.mu.Lock()
 	ln.dialing = true
 	ln.mu.Unlock()
 	over := w.beginOpen()
 	go func() {
 		defer over()
-		w.dial(ln, empty)
+		w.dial(ln)
 		ln.mu.Lock()
 		ln.dialing = false
 		ln.mu.Unlock()

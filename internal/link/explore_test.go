@@ -531,10 +531,8 @@ func (p *process) serve() {
 				return
 			}
 			p.w.met(p, l)
-			if s != nil {
-				p.w.arrived(p, s)
-				p.w.firstOf(s)
-			}
+			p.w.arrived(p, s)
+			p.w.firstOf(s)
 		}()
 	}
 }
@@ -620,28 +618,20 @@ func (w *world) excused(s *Stream) bool {
 }
 
 // dial makes another link of a line, and its first stream.
-func (w *world) dial(ln *line, empty bool) {
+func (w *world) dial(ln *line) {
 	ctx, cancel := context.WithTimeout(context.Background(), ln.from.cfg.HandshakeTimeout)
 	defer cancel()
 	ep, err := ln.from.fabric.Dial(ctx, netip.AddrPort{}, ln.to.listener.Addr())
 	w.must(err)
-	var l *Link
-	var s *Stream
-	if empty {
-		l, err = DialEmpty(ctx, ep, ln.from.cfg)
-	} else if s, err = Dial(ctx, ep, ln.from.cfg); err == nil {
-		l = s.link
-	}
+	s, err := Dial(ctx, ep, ln.from.cfg)
 	if err != nil {
 		return
 	}
-	w.met(ln.from, l)
+	w.met(ln.from, s.link)
 	ln.mu.Lock()
-	ln.link = l
+	ln.link = s.link
 	ln.mu.Unlock()
-	if s != nil {
-		w.opened(ln.from, s)
-	}
+	w.opened(ln.from, s)
 }
 
 // noise is what streams carry: each direction of each has a place in it to begin at.

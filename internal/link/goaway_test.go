@@ -217,7 +217,7 @@ func TestALinkThatAnswersSlowlyIsNotPassedOver(t *testing.T) {
 		var pool Pool[string]
 		var streams []*Stream
 		for i := range 20 {
-			made, err := pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) {
+			made, err := pool.Dial(context.Background(), "address", func(context.Context, bool) (*Stream, error) {
 				require.Zero(t, i, "another link")
 				return c, nil
 			}, More{Answer: 250 * time.Millisecond})

@@ -29,31 +29,20 @@ func Dial(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Stream, error) {
 	return s, err
 }
 
-// DialEmpty makes a link as Dial does, but without a stream. It leaves the memory that is
-// kept for connections that have to begin, and no other link gives any up for it.
-func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, error) {
-	h := handshake{ep: ep, cfg: cfg, features: wire.Empty}
-	l, _, err := h.dial(ctx)
-	return l, err
-}
-
-// Accept makes a link of an endpoint that a listener accepted, as Dial and
-// DialEmpty do on the other side. The stream is nil if the link begins without
-// one, which takes an Acceptor.
+// Accept makes a link of an endpoint that a listener accepted, and its first stream, as Dial
+// does on the other side.
 func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream, error) {
 	private := ep.Private()
 	peer, r, bad := wire.DecodeHello(private)
-	h := handshake{ep: ep, cfg: cfg, features: peer.Features & wire.Empty, awaited: true}
-	switch dedicated := peer.Features&wire.Dedicated != 0; {
+	h := handshake{ep: ep, cfg: cfg, awaited: true}
+	switch {
 	case bad != nil:
 	case r.Type != credit.OpenRecord || r.Stream != 0:
 		bad = fmt.Errorf("%v for stream %d in a request", r.Type, r.Stream)
-	case h.empty() && (dedicated || cfg.Acceptor == nil):
-		bad = errors.New("a link without a stream, on which none can begin")
-	case dedicated:
+	case peer.Features&wire.Dedicated != 0:
 		h.cfg.Dedicated = true
 	}
-	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (s *Stream, err error) {
+	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		if bad != nil {
 			return nil, &ProtocolError{bad.Error()}
 		}
@@ -62,13 +51,9 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream,
 			l.path.own.Link, l.path.own.Secret = newSecret()
 			l.path.notePeer(asked, l)
 		}
-		if h.empty() {
-			l.memory.rings.give(held)
-		} else {
-			s = l.addStream(0, credit.AcceptStream(held.size, r.Ring.Size), held)
-			s.ledger.SendRecord(credit.AcceptRecord)
-			s.peer = r.Ring
-		}
+		s := l.addStream(0, credit.AcceptStream(held.size, r.Ring.Size), held)
+		s.ledger.SendRecord(credit.AcceptRecord)
+		s.peer = r.Ring
 		h.awaited = false
 		if err := h.answer(ctx, l, h.hello(l, credit.AcceptRecord, held)); err != nil {
 			return nil, err
@@ -88,13 +73,11 @@ type handshake struct {
 
 // dial is the handshake of the side that dials.
 func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
-	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (s *Stream, err error) {
+	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
 		h.offerReconnect(ctx, l)
-		if !h.empty() {
-			s = l.addStream(0, credit.NewStream(held.size), held)
-			s.ledger.SendRecord(credit.OpenRecord)
-		}
+		s := l.addStream(0, credit.NewStream(held.size), held)
+		s.ledger.SendRecord(credit.OpenRecord)
 		r, err := h.request(ctx, l, held)
 		if err != nil {
 			return nil, err
@@ -102,17 +85,12 @@ func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
 		if err := l.reach(ctx, r.Ring); err != nil {
 			return nil, err
 		}
-		if h.empty() {
-			l.memory.rings.give(held)
-		} else if err := s.receivedRecord(&r); err != nil {
+		if err := s.receivedRecord(&r); err != nil {
 			return nil, notTaken(err)
 		}
 		return s, h.confirm()
 	})
 }
-
-// empty reports whether the link begins without a stream.
-func (h *handshake) empty() bool { return h.features&wire.Empty != 0 }
 
 // run makes a link, which ends again if it is not proven.
 func (h *handshake) run(ctx context.Context,
@@ -128,9 +106,7 @@ func (h *handshake) run(ctx context.Context,
 	}
 	if err != nil {
 		l.Abort()
-		if s != nil {
-			_ = s.Close(0)
-		}
+		_ = s.Close(0)
 		return nil, nil, err
 	}
 	return l, s, nil
@@ -145,7 +121,7 @@ func (h *handshake) make(ctx context.Context,
 	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (made *Link, s *Stream, err error) {
 	h.cfg.Budget.Refresh()
 	account := &budget.Account{Budget: h.cfg.Budget}
-	var local, remote netip.AddrPort // of the stream, if there is one
+	var local, remote netip.AddrPort // of the stream, once it has them
 	var l *Link
 	defer func() {
 		if made != nil {
@@ -164,31 +140,20 @@ func (h *handshake) make(ctx context.Context,
 	}()
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.HandshakeTimeout)
 	defer cancel()
-	reserve := account.Reserve
-	if h.empty() {
-		reserve = account.ReserveToGrow
-	}
-	if l, err = prepare(h.ep, h.cfg, account, reserve); err != nil {
-		if !h.empty() { // no dial waits for an empty link, and no other link gives memory back for it
-			err = reclaimOn(err, within(h.cfg.Budget))
-		}
-		return nil, nil, err
+	if l, err = prepare(h.ep, h.cfg, account); err != nil {
+		return nil, nil, reclaimOn(err, within(h.cfg.Budget))
 	}
 	held, _ := l.memory.rings.find(l.cfg.firstRing()) // prepare has registered it
-	if !h.empty() {
-		at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
-		if !h.cfg.Addresses.take(h.cfg.Namespace, at, to) {
-			return nil, nil, &fabric.RefusedError{Reason: fmt.Sprintf("another connection has the addresses %v and %v", at, to), Busy: true}
-		}
-		local, remote = at, to
+	at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
+	if !h.cfg.Addresses.take(h.cfg.Namespace, at, to) {
+		return nil, nil, &fabric.RefusedError{Reason: fmt.Sprintf("another connection has the addresses %v and %v", at, to), Busy: true}
 	}
+	local, remote = at, to
 	if s, err = exchange(ctx, l, held); err != nil {
 		return nil, nil, handshakeError(err)
 	}
-	if s != nil {
-		s.local, s.remote = local, remote
-		s.inbox.ring = ring.New(held.bytes())
-	}
+	s.local, s.remote = local, remote
+	s.inbox.ring = ring.New(held.bytes())
 	l.start(h.lost)
 	return l, s, nil
 }
@@ -205,8 +170,6 @@ func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Reco
 	case err != nil:
 	case r.Type != credit.AcceptRecord || r.Stream != 0:
 		err = fmt.Errorf("%v for stream %d in an answer", r.Type, r.Stream)
-	case (peer.Features^h.features)&wire.Empty != 0:
-		err = errors.New("an answer that is not about the first stream that was asked for")
 	case wire.ProofPort(answer) != h.cfg.proofPort():
 		err = errors.New("an answer that is not about the proof that was asked for")
 	}
@@ -271,11 +234,11 @@ func rejection(err error) wire.Reject {
 // prepare opens the endpoint and sets up everything that does not depend on the peer. It
 // posts the receives before this side sends the peer anything, and reserves the memory
 // that a link always needs before it makes anything.
-func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account, reserve func(n int) error) (*Link, error) {
+func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account) (*Link, error) {
 	options := cfg.options()
 	asked := ep.Footprint(options)
 	account.Locked = asked.Locked
-	if err := reserve(cfg.fixedMemory(asked)); err != nil {
+	if err := account.Reserve(cfg.fixedMemory(asked)); err != nil {
 		return nil, err
 	}
 	limits, err := ep.Open(options)
@@ -283,8 +246,8 @@ func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account, reserve fun
 		return nil, err
 	}
 	options.SendQueue, options.RecvQueue = limits.SendQueue, limits.RecvQueue
-	granted := ep.Footprint(options)
-	account.Release(cfg.fixedMemory(asked) - cfg.fixedMemory(granted))
+	fixed := cfg.fixedMemory(ep.Footprint(options))
+	account.Release(cfg.fixedMemory(asked) - fixed)
 	cfg.SendQueue = min(cfg.SendQueue, limits.SendQueue)
 	cfg.RecvQueue = min(cfg.RecvQueue, limits.RecvQueue-credit.LinkControlReceives)
 	cfg.RecvQueue -= cfg.RecvQueue % credit.CreditsPerWindow
@@ -302,7 +265,7 @@ func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account, reserve fun
 		bubble:  bubble.In(),
 		life:    life{gone: make(chan struct{})},
 		streams: streamTable{opens: make(chan struct{}, wire.MaxOpens)},
-		memory:  linkMemory{account: account},
+		memory:  linkMemory{account: account, fixed: fixed},
 	}
 	l.path.settled.L = &l.mu
 	l.memory.rings = arena{account: account, slabSize: cfg.slabSize(), limit: options.RemoteMemory}
@@ -340,7 +303,7 @@ func (c *Setup) fixedMemory(queues fabric.Footprint) int {
 }
 
 // hello is the private data that describes this side, and the ring that it has for the
-// link's first stream or, if there is none, for probes to name.
+// link's first stream.
 func (h *handshake) hello(l *Link, about credit.Record, held piece) []byte {
 	features, proof := h.features, h.cfg.proofPort()
 	if proof != 0 {
@@ -383,9 +346,6 @@ func (l *Link) start(lost error) {
 	l.lock()
 	defer l.unlock()
 	l.leaving.timer = time.AfterFunc(unset, l.idleTick)
-	if l.streams.owned == 0 { // the link began without a stream, and waits for one
-		l.leaving.timer.Reset(max(l.cfg.idle(), closeTimeout))
-	}
 	l.memory.shrinking.timer = time.AfterFunc(unset, l.shrinkTick)
 	l.watch.given = make(chan struct{}, 1)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)

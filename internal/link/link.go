@@ -120,6 +120,7 @@ type streamTable struct {
 // linkMemory is what a link has registered. Guarded by Link.mu.
 type linkMemory struct {
 	account   *budget.Account // of all that is registered, and of the device's queues
+	fixed     int             // bytes that it has reserved before it carries anything; does not change
 	rings     arena
 	line      memoryLine
 	shrinking shrinking

@@ -20,13 +20,13 @@ type Pool[K comparable] struct {
 
 // place is the links with one key. Guarded by Pool.mu.
 type place struct {
-	links  []*pooled // that are up or may be again, or that a dial is about to make; the oldest first
-	making bool      // More.Connect is under way
-	rest   time.Time // until then it is not called again
+	links []*pooled // that are up or may be again, or that a dial is about to make; the oldest first
+	rest  time.Time // until then no dial makes another beside those that there are
 }
 
 // pooled is a link, or one that a dial is about to make.
 type pooled struct {
+	another bool          // there were others when it was begun, on which dials go on if it fails
 	made    chan struct{} // closed when link or err is set
 	link    *Link
 	err     error
@@ -34,18 +34,22 @@ type pooled struct {
 	dials   atomic.Int32 // on it that are under way
 }
 
+// Connect makes a link and its first stream. another says that there are links already: the
+// dial does not fail with this one.
+type Connect func(ctx context.Context, another bool) (*Stream, error)
+
 // More is about links beyond the first with one key. The zero More is that there
 // are none.
 type More struct {
-	Links   int                   // with one key that streams begin on
-	Connect func() (*Link, error) // makes one without a stream
+	Links int // with one key that streams begin on
 
 	// Answer is how long a peer may answer no OPEN on a link before dials pass it over, until
-	// it answers again. 0: for ever.
+	// it answers again. A dial waits half as long for another link that it makes beside those
+	// that there are. 0: for ever.
 	Answer time.Duration
 }
 
-// busyLink is how many streams each link carries before another link is made. One link
+// busyLink is how many streams each link carries before a dial makes another link. One link
 // serves as many processors (see Config.Links); fewer streams use no more than those,
 // and gain nothing by another link.
 const busyLink = 8
@@ -54,16 +58,20 @@ const busyLink = 8
 // failed, or one has ended.
 const restTime = 10 * time.Second
 
-// Dial begins a stream on the least loaded link that the pool has for a key. If there is
-// none, or none that answers and has room for another stream, it makes one with connect, and other dials with the same key wait
-// for that. No dial waits for a link beyond these, or fails because there is none.
-func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More) (*Stream, error) {
+// Dial begins a stream on the least loaded link that the pool has for a key. If there is none, or none that answers
+// and has room for another stream, it makes one with connect, and other dials with the same key wait for that. If all
+// are busy, it makes another with connect, for which no other dial waits, and begins on one of those if that fails.
+func (p *Pool[K]) Dial(ctx context.Context, key K, connect Connect, more More) (*Stream, error) {
 	var full []*pooled // links that had no room for this stream
 	for ctx.Err() == nil {
 		entry, found := p.find(key, more, full)
 		switch found {
 		case toMake:
-			return p.connect(ctx, key, entry, connect)
+			s, err := p.connect(ctx, key, entry, connect, more)
+			if err != nil && entry.another {
+				continue
+			}
+			return s, err
 		case inMaking:
 			if err := entry.await(ctx); err != nil {
 				return nil, err
@@ -91,11 +99,16 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 
 // connect makes the link of an entry. Until connect has returned, the entry counts as given
 // up, for it calls functions of users, which may panic.
-func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect func(context.Context) (*Stream, error)) (*Stream, error) {
+func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect Connect, more More) (*Stream, error) {
 	entry.err, entry.givenUp = ErrLost, true
 	defer p.made(key, entry)
-	s, err := connect(ctx)
-	entry.err, entry.givenUp = err, ctx.Err() != nil || errors.Is(err, ErrLost)
+	if entry.another && more.Answer > 0 { // half, for a dial of auto has as long in all, and then takes TCP
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, more.Answer/2)
+		defer cancel()
+	}
+	s, err := connect(ctx, entry.another)
+	entry.err, entry.givenUp = err, entry.another || ctx.Err() != nil || errors.Is(err, ErrLost)
 	if err == nil {
 		entry.link = s.link
 	}
@@ -134,20 +147,37 @@ func (p *Pool[K]) find(key K, more More, full []*pooled) (*pooled, progress) {
 		p.places[key] = at
 	}
 	entry := at.leastLoaded(more, full)
-	if entry == nil {
-		entry = &pooled{made: make(chan struct{})}
-		at.links = append(at.links, entry)
-		return entry, toMake
-	}
-	if !entry.up() {
+	switch {
+	case entry == nil:
+		return at.add(false), toMake
+	case !entry.up():
 		return entry, inMaking
-	}
-	if more.Links > len(at.links) && !at.making && entry.load() >= busyLink && !time.Now().Before(at.rest) {
-		at.making = true
-		go p.makeMore(key, at, more.Connect)
+	case entry.load() >= busyLink && at.takesAnother(more) && entry.link.roomForAnother():
+		return at.add(true), toMake
 	}
 	entry.dials.Add(1)
 	return entry, carrying
+}
+
+// add adds a link that the caller is about to make. Called with Pool.mu held.
+func (at *place) add(another bool) *pooled {
+	entry := &pooled{another: another, made: make(chan struct{})}
+	at.links = append(at.links, entry)
+	return entry
+}
+
+// takesAnother reports whether there may be another link, and none is being made. Called with
+// Pool.mu held.
+func (at *place) takesAnother(more More) bool {
+	return more.Links > len(at.links) && !time.Now().Before(at.rest) &&
+		!slices.ContainsFunc(at.links, func(entry *pooled) bool { return !entry.up() })
+}
+
+// roomForAnother reports whether there is memory for another link like this one beside what is
+// kept for streams that have to begin. It takes no lock of the link.
+func (l *Link) roomForAnother() bool {
+	a := l.memory.account
+	return a.Budget.MayGrow(l.memory.fixed, a.Locked)
 }
 
 // Up reports whether the pool has a link with a key on which streams can begin, where the peer
@@ -223,24 +253,6 @@ func (p *Pool[K]) made(key K, entry *pooled) {
 	close(entry.made)
 }
 
-// makeMore makes a link beyond the first.
-func (p *Pool[K]) makeMore(key K, at *place, connect func() (*Link, error)) {
-	l, err := connect()
-	entry := &pooled{made: make(chan struct{}), link: l}
-	close(entry.made)
-	p.mu.Lock()
-	at.making = false
-	if err == nil {
-		at.links = append(at.links, entry)
-	} else {
-		p.rest(key, at)
-	}
-	p.mu.Unlock()
-	if err == nil {
-		l.OnEnd(func() { p.forget(key, entry) })
-	}
-}
-
 func (p *Pool[K]) forget(key K, entry *pooled) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +270,7 @@ func (p *Pool[K]) forget(key K, entry *pooled) {
 // Called with mu held.
 func (p *Pool[K]) rest(key K, at *place) {
 	at.rest = time.Now().Add(restTime)
-	if len(at.links) == 0 && !at.making {
+	if len(at.links) == 0 {
 		delete(p.places, key)
 	}
 }

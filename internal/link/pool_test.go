@@ -27,9 +27,9 @@ type dialingProcess struct {
 	listener fabric.Listener
 	passive  Setup // of the links' other ends
 	cfg      Setup
-	links    int                   // more than one, if not 0
-	more     func() (*Link, error) // makes those beyond the first, if not nil
-	answer   time.Duration         // see More.Answer
+	links    int                         // more than one, if not 0
+	another  func(context.Context) error // called before a link beside others is made, if not nil
+	answer   time.Duration               // see More.Answer
 	pool     Pool[netip.AddrPort]
 
 	mu   sync.Mutex
@@ -64,7 +64,7 @@ func (p *dialingProcess) serveEcho() {
 			return
 		}
 		go func() {
-			if _, s, err := Accept(context.Background(), ep, p.passive); err == nil && s != nil {
+			if _, s, err := Accept(context.Background(), ep, p.passive); err == nil {
 				echoBack(s)
 			}
 		}()
@@ -102,29 +102,31 @@ func (p *dialingProcess) dial(t *testing.T) *Stream {
 	}
 }
 
-func (p *dialingProcess) dialOnce() (*Stream, error) {
-	more := More{p.links, p.dialEmpty, p.answer}
-	if p.more != nil {
-		more.Connect = p.more
-	}
-	return p.pool.Dial(context.Background(), p.listener.Addr(), p.dialLink, more)
+func (p *dialingProcess) dialOnce() (*Stream, error) { return p.dialWithin(context.Background()) }
+
+func (p *dialingProcess) dialWithin(ctx context.Context) (*Stream, error) {
+	return p.pool.Dial(ctx, p.listener.Addr(), p.dialLink, More{p.links, p.answer})
 }
 
-func (p *dialingProcess) dialLink(ctx context.Context) (*Stream, error) {
+// begin dials in the background. What it returns waits for the stream.
+func (p *dialingProcess) begin(t *testing.T) func() *Stream {
+	dialed := make(chan *Stream, 1)
+	go func() { dialed <- p.dial(t) }()
+	synctest.Wait()
+	return func() *Stream { return <-dialed }
+}
+
+func (p *dialingProcess) dialLink(ctx context.Context, another bool) (*Stream, error) {
+	if another && p.another != nil {
+		if err := p.another(ctx); err != nil {
+			return nil, err
+		}
+	}
 	ep, err := p.endpoint(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return Dial(ctx, ep, p.cfg)
-}
-
-func (p *dialingProcess) dialEmpty() (*Link, error) {
-	ctx := context.Background()
-	ep, err := p.endpoint(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return DialEmpty(ctx, ep, p.cfg)
 }
 
 // endpoint dials, and keeps the endpoint to be killed.
@@ -177,12 +179,12 @@ func TestALinkFromAPortThatAStreamHasIsDialedAgain(t *testing.T) {
 		a := first.LocalAddr()
 		require.True(t, p.passive.Addresses.take(0, p.listener.Addr(), netip.AddrPortFrom(a.Addr(), a.Port()+1)))
 		p.cfg.Dedicated = true
-		_, err := p.dialLink(t.Context())
+		_, err := p.dialLink(t.Context(), false)
 		var refused *fabric.RefusedError
 		require.ErrorAs(t, err, &refused)
 		require.True(t, refused.Busy)
 		require.True(t, strings.HasPrefix(refused.Reason, "another connection has the addresses"), refused.Reason)
-		second, err := p.dialLink(t.Context())
+		second, err := p.dialLink(t.Context(), false)
 		require.NoError(t, err)
 		closeAll(t, []*Stream{first, second})
 	})
@@ -246,42 +248,58 @@ func TestAStreamBeginsOnTheLeastLoadedLink(t *testing.T) {
 	})
 }
 
-// However the making of another link goes on or ends, dials go on over the first; and over the
-// other, if the first has ended.
+// The dial that finds all links busy makes the next one, on which its stream begins.
+func TestADialMakesTheLinkThatItFindsMissing(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		p.links = 3
+		var streams []*Stream
+		for range 4 * busyLink {
+			streams = append(streams, p.dial(t))
+			links := min((len(streams)-1)/busyLink+1, p.links)
+			require.Len(t, onLinks(streams), links, "of %d streams", len(streams))
+			require.Len(t, p.ends, links, "none is made ahead")
+		}
+		closeAll(t, streams)
+	})
+}
+
+// However the making of another link goes on or ends, other dials go on over the first, and so
+// does the one that makes it if that fails.
 func TestNoDialWaitsForAnotherLinkOrFailsWithIt(t *testing.T) {
 	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
 		var calls atomic.Int32
 		end := make(chan error)
-		p.links, p.more = 4, func() (*Link, error) {
+		p.links, p.another = 4, func(context.Context) error {
 			calls.Add(1)
-			if err := <-end; err != nil {
-				return nil, err
-			}
-			return p.dialEmpty()
+			return <-end
 		}
 		var streams []*Stream
 		dial := func(many int) {
 			for range many {
 				streams = append(streams, p.dial(t))
-				synctest.Wait()
 			}
 		}
+		dial(busyLink)
+		adds := p.begin(t)
 		dial(10 * busyLink)
 		require.EqualValues(t, 1, calls.Load(), "one at a time")
 		end <- errors.New("refused")
+		streams = append(streams, adds())
 		dial(busyLink)
 		require.EqualValues(t, 1, calls.Load(), "the place rests")
-		time.Sleep(restTime)
-		dial(2)
-		require.EqualValues(t, 2, calls.Load())
 		require.Len(t, onLinks(streams), 1)
 
+		time.Sleep(restTime)
+		adds = p.begin(t)
+		require.EqualValues(t, 2, calls.Load())
 		p.ends[0].(*sim.Endpoint).Kill()
 		time.Sleep(time.Second)
+		waits := p.begin(t)
 		end <- nil
-		time.Sleep(time.Second)
-		dial(1)
-		last := streams[len(streams)-1]
+		last := adds()
+		require.True(t, last.link != streams[0].link)
+		streams = append(streams, last, waits(), p.dial(t))
+		require.Len(t, onLinks(streams), 2)
 		require.NoError(t, writeAll(last, []byte("x")))
 		_, err := last.Discard(1, unlimited())
 		require.NoError(t, err)
@@ -294,40 +312,73 @@ func TestNoDialWaitsForAnotherLinkOrFailsWithIt(t *testing.T) {
 	})
 }
 
-func TestALinkWithoutAStreamEndsInItsTime(t *testing.T) {
-	cfg := testConfig
-	cfg.KeepAlive = time.Second
-	echoed(t, cfg, cfg, func(t *testing.T, n *sim.Network, p *dialingProcess) {
-		made, err := p.dialEmpty()
-		require.NoError(t, err)
-		time.Sleep(cfg.LinkIdle - time.Second)
-		require.Equal(t, 1, linksUp(n))
-		require.Positive(t, made.Stats().Probes)
-		require.Zero(t, made.Info().Connections)
-		time.Sleep(time.Minute)
-		require.Zero(t, linksUp(n))
+// A dial that waits for another link, for the first has ended, does not fail with it either.
+func TestADialThatWaitsForAnotherLinkMakesOneIfThatFails(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		end := make(chan error)
+		p.links, p.another = 2, func(context.Context) error { return <-end }
+		streams := p.open(t, busyLink)
+		adds := p.begin(t)
+		p.ends[0].(*sim.Endpoint).Kill()
+		time.Sleep(time.Second)
+		waits := p.begin(t)
+		require.Len(t, p.ends, 1)
+		end <- errors.New("refused")
+		streams = append(streams, adds(), waits())
+		require.Len(t, p.ends, 2, "they share the link that one of them has made")
+		require.Len(t, onLinks(streams), 2)
+		closeAll(t, streams)
 	})
 }
 
-// Another link takes nothing that whatever begins may need, at either end, and
-// nobody gives anything up for it.
+// A dial over auto has More.Answer in all, in which it begins on a link that there is although
+// another is not answered.
+func TestADialWaitsForAnotherLinkHalfAsLongAsForAnAnswer(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		p.answer = 250 * time.Millisecond
+		p.links, p.another = 2, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		streams := p.open(t, busyLink)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), p.answer)
+		defer cancel()
+		s, err := p.dialWithin(ctx)
+		require.NoError(t, err)
+		require.True(t, s.link == streams[0].link)
+		require.GreaterOrEqual(t, time.Since(began), p.answer/2)
+
+		time.Sleep(restTime)
+		ctx, cancel = context.WithTimeout(t.Context(), p.answer/4)
+		defer cancel()
+		_, err = p.dialWithin(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "the dial itself has ended")
+		closeAll(t, append(streams, s))
+	})
+}
+
+// A dial makes another link only where its memory is not what whatever begins may need, and does
+// without where the listener has none.
 func TestThereIsNoOtherLinkWhereMemoryIsShort(t *testing.T) {
 	one := float64(fixed(testConfig))
-	for name, limit := range map[string]struct{ dialer, listener float64 }{
-		"at the dialer":   {2.05, 100},
-		"at the listener": {100, 2.05},
+	for name, has := range map[string]struct {
+		dialer, listener float64
+		asked            int
+	}{
+		"at the dialer":   {2.05, 100, 0},
+		"at the listener": {100, 1.95, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			echoed(t, limitedTo(int(limit.dialer*one)), limitedTo(int(limit.listener*one)), func(t *testing.T, n *sim.Network, p *dialingProcess) {
+			echoed(t, limitedTo(int(has.dialer*one)), limitedTo(int(has.listener*one)), func(t *testing.T, n *sim.Network, p *dialingProcess) {
 				p.links = 4
+				asked := 0
+				p.another = func(context.Context) error { asked++; return nil }
 				streams := p.open(t, 2*busyLink)
 				require.Len(t, onLinks(streams), 1)
 				require.Equal(t, 1, linksUp(n))
+				require.Equal(t, has.asked, min(asked, 1))
 				closeAll(t, streams)
-				time.Sleep(time.Second)
-				_, err := p.dialEmpty()
-				require.Error(t, err)
-				require.Equal(t, 1, linksUp(n), "the idle link stays")
 			})
 		})
 	}
@@ -345,7 +396,7 @@ func TestAPanicOfAUsersFunctionKeepsNobodyFromAnAddress(t *testing.T) {
 		panicked, dialed := make(chan any, 1), make(chan *Stream, 1)
 		go func() {
 			defer func() { panicked <- recover() }()
-			_, _ = p.pool.Dial(context.Background(), p.listener.Addr(), func(ctx context.Context) (*Stream, error) {
+			_, _ = p.pool.Dial(context.Background(), p.listener.Addr(), func(ctx context.Context, _ bool) (*Stream, error) {
 				time.Sleep(time.Second)
 				ep, err := p.endpoint(ctx)
 				require.NoError(t, err)
@@ -401,7 +452,7 @@ func TestADialThatGivesUpOnALinkWithoutAPathLeavesItToOthers(t *testing.T) {
 		n.Cut(true)
 		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 		defer cancel()
-		_, err := p.pool.Dial(ctx, p.listener.Addr(), p.dialLink, More{})
+		_, err := p.dialWithin(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.True(t, first.link.Info().Seeking)
 		n.Cut(false)
@@ -420,7 +471,7 @@ func TestALinkWhoseListenerHasClosedIsNotDialedOn(t *testing.T) {
 		c, s, accepting := connectLink(t, n, testConfig, testConfig)
 		var pool Pool[string]
 		dial := func(made *Stream, err error) (*Stream, error) {
-			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return made, err }, More{})
+			return pool.Dial(context.Background(), "address", func(context.Context, bool) (*Stream, error) { return made, err }, More{})
 		}
 		_, err := dial(c, nil)
 		require.NoError(t, err)

@@ -49,9 +49,7 @@ const (
 	// which begins with a ring of full size.
 	Dedicated Features = 1 << 0
 
-	// Empty says that the link begins without a stream: the ring in the record is
-	// there only so that probes can name it. The answer repeats it.
-	Empty Features = 1 << 1
+	// 1 << 1 is reserved: older dialers ask with it for a link without a stream, and take no other.
 
 	// Proof says, in a request, that the dialer takes the link only if a TCP
 	// connection from a port of its host has come to the listener, and, in an

@@ -845,8 +845,8 @@ static void on_request(struct rdma_cm_id *id, const uint8_t *private, size_t len
 		return on_resumption(id, private, length);
 	const char *wrong = check_hello(private, length, OPEN);
 	int features = get(private + 6, 2);
-	if (wrong == NULL && features & (PROOF | EMPTY))
-		wrong = "this side knows no proof, and no link without a stream";
+	if (wrong == NULL && features & PROOF)
+		wrong = "this side knows no proof";
 	if (wrong != NULL)
 		return reject(id, 0, wrong);
 	struct link *l = new_link(false);

@@ -29,7 +29,7 @@ enum {
 	REGIONS = 14, // in a SEND with keys
 };
 
-enum { DEDICATED = 1, EMPTY = 2, PROOF = 4, RESUME = 8, RESUMPTION_BIT = 0x8000 };
+enum { DEDICATED = 1, PROOF = 4, RESUME = 8, RESUMPTION_BIT = 0x8000 };
 
 enum { OPEN = 1, ACCEPT, REFUSE, CREDIT, RING, FIN, RESET, FINACK, GOAWAY };
 

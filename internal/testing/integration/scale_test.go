@@ -125,7 +125,7 @@ func (s scale) require(t *testing.T) {
 	})
 	t.Logf("here %+v; there %+v; the card %+v", own, theirs, card)
 	require.True(t, agree, "what the card has counted is what ringnet says")
-	// Links are made while connections are dialed, which do not wait for those beyond the first.
+	// One dial at a time makes a link beyond the first, and meanwhile others use those that there are.
 	links := theirs.Links
 	require.LessOrEqual(t, links, s.processes*s.links)
 	require.GreaterOrEqual(t, links, s.processes*max(1, s.links/4))
