@@ -125,6 +125,9 @@ func (s *Stream) Received() uint64 { return s.received }
 // Consumed returns the position of the next byte to consume.
 func (s *Stream) Consumed() uint64 { return s.consumed }
 
+// Unconsumed returns how many bytes were received and not consumed.
+func (s *Stream) Unconsumed() int { return int(s.received - s.consumed) }
+
 // Space returns how many bytes can be accepted now.
 func (s *Stream) Space() int {
 	if s.stage != Open || s.endWanted != 0 {

@@ -26,14 +26,11 @@ type Ring struct {
 
 // New returns an empty ring over buf. The caller frees buf, after the ring's last use. New panics
 // unless the length of buf is a power of two.
-func New(buf []byte) *Ring { return NewAt(buf, 0) }
-
-// NewAt is like New, for a ring that begins at position pos.
-func NewAt(buf []byte, pos uint64) *Ring {
+func New(buf []byte) *Ring {
 	if n := len(buf); n == 0 || n&(n-1) != 0 {
 		panic(fmt.Sprintf("ring: size %d is not a power of two", n))
 	}
-	return &Ring{buf, pos, pos}
+	return &Ring{buf: buf}
 }
 
 // Size returns the number of bytes that the ring can hold.
@@ -90,13 +87,17 @@ func (r *Ring) check(what string, pos uint64) {
 	}
 }
 
-func (r *Ring) slices(pos uint64, n int) (first, second []byte) {
-	at := Offset(pos, len(r.buf))
-	if at+n <= len(r.buf) {
-		return r.buf[at : at+n : at+n], nil
+func (r *Ring) slices(pos uint64, n int) (first, second []byte) { return Slices(r.buf, pos, n) }
+
+// Slices returns the n bytes from position pos on of a ring over buf, in two parts. The second is
+// empty unless they cross the end of the buffer.
+func Slices(buf []byte, pos uint64, n int) (first, second []byte) {
+	at := Offset(pos, len(buf))
+	if at+n <= len(buf) {
+		return buf[at : at+n : at+n], nil
 	}
-	n -= len(r.buf) - at
-	return r.buf[at:], r.buf[:n:n]
+	n -= len(buf) - at
+	return buf[at:], buf[:n:n]
 }
 
 // Offset returns where position pos lies in a ring of the given size, in bytes from its start.

@@ -11,7 +11,9 @@ import (
 
 // at returns an empty ring whose next byte has position pos.
 func at(pos uint64, size int) *Ring {
-	return NewAt(make([]byte, size), pos)
+	r := New(make([]byte, size))
+	r.head, r.tail = pos, pos
+	return r
 }
 
 // put commits n bytes that continue the count of next, as a producer does.

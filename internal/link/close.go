@@ -72,7 +72,7 @@ func (s *Stream) dropInbox(before func(unread int)) {
 	l.lock()
 	defer l.unlock()
 	l.pollCompletions()
-	before(s.inbox.Len())
+	before(s.ledger.Unconsumed())
 	s.discard()
 	s.changed()
 }
@@ -82,7 +82,7 @@ func (s *Stream) dropInbox(before func(unread int)) {
 // mu held.
 func (s *Stream) discard() {
 	if !s.inbox.taking {
-		s.ledger.Consume(s.inbox.clear())
+		s.ledger.Consume(s.ledger.Received())
 	}
 }
 
@@ -102,7 +102,7 @@ func (s *Stream) Close(linger time.Duration) error {
 	}
 	wasAborted := s.use == aborted
 	s.use = orphaned
-	if linger == 0 || s.inbox.Len() > 0 && !s.inbox.taking {
+	if linger == 0 || s.ledger.Unconsumed() > 0 && !s.inbox.taking {
 		s.closing.unread = true // it may be dropped as soon as more arrives
 	}
 	s.wake()

@@ -342,7 +342,7 @@ func TestCloseWithBytesUnreadResetsThoughMoreCome(t *testing.T) {
 				c.link.unlock()
 			}
 		}
-		until(func() bool { return c.inbox.Len() > 0 })
+		until(func() bool { return c.ledger.Unconsumed() > 0 })
 		c.reading.Lock()
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close(time.Second) }()

@@ -14,7 +14,6 @@ import (
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
-	"github.com/ringnet/ringnet/ring"
 )
 
 // Dial makes a link of an endpoint that was dialed, and its first stream. It
@@ -153,7 +152,6 @@ func (h *handshake) make(ctx context.Context,
 		return nil, nil, handshakeError(err)
 	}
 	s.local, s.remote = local, remote
-	s.inbox.ring = ring.New(held.bytes())
 	l.start(h.lost)
 	return l, s, nil
 }

@@ -6,16 +6,13 @@ import (
 	"github.com/ringnet/ringnet/ring"
 )
 
-// inbox is what has arrived on a stream and has not been read: in the ring that
-// the peer writes to, and before that in the one it wrote to before. Guarded by
-// Link.mu; the bytes themselves belong to the one Read under way.
+// inbox is the memory of the rings that the peer writes a stream's bytes to. Which bytes of theirs
+// have arrived and have not been read, the ledger knows. Guarded by Link.mu; the bytes themselves
+// belong to the one Read under way.
 type inbox struct {
-	ring *ring.Ring // over held
-	old  *ring.Ring // over drained, until that is empty; or nil
-
 	held    piece // size 0 when it has been given back
-	drained piece
-	offered piece // told of by RING and not written to yet, or about to be
+	drained piece // of the ring before, until all in it has been read
+	offered piece // told of by RING and not written to yet
 
 	timesFilled int       // by the peer, in a row, each within fillsWithin of the last
 	lastFilled  time.Time // when it was filled last
@@ -32,72 +29,48 @@ type inbox struct {
 	lastUsed       time.Time // grown: when bytes came, or CREDIT was sent, last
 }
 
-func (b *inbox) Len() int {
-	if b.old != nil {
-		return b.old.Len() + b.ring.Len()
+// arrivedBytes returns the first n bytes that have arrived and have not been read, or fewer, in two parts: those of
+// one ring. Called with mu held.
+func (s *Stream) arrivedBytes(n int) (first, second []byte) {
+	n = min(n, s.ledger.Unconsumed())
+	if n == 0 {
+		return nil, nil
 	}
-	return b.ring.Len()
-}
-
-// Held returns the first n bytes, or fewer, in two parts.
-func (b *inbox) Held(n int) (first, second []byte) {
-	if b.old != nil {
-		return b.old.Held(n)
+	at, p := s.ledger.Consumed(), s.inbox.held
+	if left := s.inDrained(); left > 0 {
+		n, p = min(n, left), s.inbox.drained
 	}
-	return b.ring.Held(n)
+	return ring.Slices(p.bytes(), at, n)
 }
 
-// ends reports whether the bytes behind the first n, which lie in one piece, will lie
-// elsewhere.
-func (b *inbox) ends(n int) bool {
-	return b.old != nil || ring.Contiguous(b.ring.Tail()+uint64(n), b.ring.Size(), b.ring.Size()) == b.ring.Size()
+// inDrained is how many bytes that have not been read lie in the ring before the present one. Called with mu
+// held.
+func (s *Stream) inDrained() int {
+	_, old, _, base := s.ledger.Rings()
+	if old == 0 {
+		return 0
+	}
+	return int(base - s.ledger.Consumed())
 }
 
-// keep keeps the memory of the first bytes mapped for slices of it, also when the ring is
-// freed.
-func (b *inbox) keep() {
-	p := b.held
-	if b.old != nil {
-		p = b.drained
+// endsPiece reports whether the bytes behind the first n, which lie in one piece, will lie
+// elsewhere. Called with mu held.
+func (s *Stream) endsPiece(n int) bool {
+	return s.inDrained() > 0 || ring.Offset(s.ledger.Consumed()+uint64(n), s.inbox.held.size) == 0
+}
+
+// keepArrived keeps the memory of the first bytes mapped for slices of it, also when the ring is
+// freed. Called with mu held.
+func (s *Stream) keepArrived() {
+	p := s.inbox.held
+	if s.inDrained() > 0 {
+		p = s.inbox.drained
 	}
 	p.slab.memory.Keep()
 }
 
-// release gives up the first n bytes, all of which Held returned, and returns
-// the position behind them.
-func (b *inbox) release(n int) uint64 {
-	r := b.ring
-	if b.old != nil {
-		r = b.old
-	}
-	pos := r.Tail() + uint64(n)
-	r.Release(pos)
-	b.dropOld()
-	return pos
-}
-
-// clear gives up all bytes, and returns the position behind them.
-func (b *inbox) clear() uint64 {
-	if b.old != nil {
-		b.old.Release(b.old.Head())
-		b.dropOld()
-	}
-	b.ring.Release(b.ring.Head())
-	return b.ring.Head()
-}
-
-func (b *inbox) dropOld() {
-	if b.old != nil && b.old.Len() == 0 {
-		b.old = nil
-	}
-}
-
 // renew makes the offered ring the one that the peer writes to.
 func (b *inbox) renew() {
-	if b.ring.Len() > 0 {
-		b.old = b.ring
-	}
-	b.ring = ring.NewAt(b.offered.bytes(), b.ring.Head())
 	b.drained, b.held, b.offered = b.held, b.offered, piece{}
 }
 
@@ -227,7 +200,7 @@ func (s *Stream) shrink() int {
 	switch {
 	case b.offered.size > 0 && b.offered.size < b.held.size:
 		return b.held.size - b.offered.size // the peer knows
-	case b.held.size <= first || b.Len() > 0 || !s.ledger.MayOffer():
+	case b.held.size <= first || s.ledger.Unconsumed() > 0 || !s.ledger.MayOffer():
 		return 0
 	}
 	p, ok := s.link.memory.rings.takeToShrink(first)

@@ -13,7 +13,6 @@ import (
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
-	"github.com/ringnet/ringnet/ring"
 )
 
 // errLeaving reports a link on which no stream can begin any more.
@@ -185,7 +184,6 @@ func (l *Link) beginStream(ctx context.Context) (s *Stream, err error) {
 	}
 	s = l.addStream(number, credit.NewStream(held.size), held)
 	s.local, s.remote = local, remote
-	s.inbox.ring = ring.New(held.bytes())
 	s.opening = true
 	l.streams.asked()
 	s.changed()
@@ -292,7 +290,6 @@ func (s *Stream) tryToAccept(err error) *lack {
 		s.refuse(wire.RefusedMemory)
 		return nil
 	}
-	s.inbox.ring = ring.New(held.bytes())
 	s.refusal = wire.RefusedReset // should its owner reset it before it is answered
 	if reason := l.cfg.Acceptor.Offer(s); reason != 0 {
 		s.refuse(reason)

@@ -35,13 +35,13 @@ func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
 // peek is Peek without waiting. If it returns fewer bytes and no error, and wait is set, it
 // has set inbox.want for the wait for more. Called with mu held.
 func (s *Stream) peek(n int, wait bool) ([]byte, error) {
-	if s.inbox.Len() < n {
+	if s.ledger.Unconsumed() < n {
 		s.link.pollCompletions()
 	}
 	p, err := s.piece(n)
 	s.tell(err)
 	if len(p) > 0 {
-		s.inbox.keep()
+		s.keepArrived()
 	}
 	s.inbox.want = 0
 	if wait && len(p) < n && err == nil {
@@ -56,15 +56,15 @@ func (s *Stream) piece(n int) ([]byte, error) {
 	if s.use != reading {
 		return nil, s.readError()
 	}
-	first, _ := s.inbox.Held(n)
+	first, _ := s.arrivedBytes(n)
 	if len(first) == n {
 		return first, nil
 	}
-	if len(first) < s.inbox.Len() {
+	if len(first) < s.ledger.Unconsumed() {
 		return first, bufio.ErrBufferFull
 	}
 	err := s.endError()
-	if err == nil && len(first) > 0 && (s.inbox.ends(len(first)) || s.ledger.Full()) {
+	if err == nil && len(first) > 0 && (s.endsPiece(len(first)) || s.ledger.Full()) {
 		err = bufio.ErrBufferFull
 	}
 	return first, err

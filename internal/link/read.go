@@ -78,14 +78,14 @@ func (s *Stream) take(p []byte) (int, error) {
 // arrived returns the next n bytes to be read, or as many as there are, or why
 // there will be none. Called with mu held.
 func (s *Stream) arrived(n int) (first, second []byte, err error) {
-	if s.inbox.Len() == 0 {
+	if s.ledger.Unconsumed() == 0 {
 		s.link.pollCompletions()
 	}
 	if err := s.readError(); err != nil {
 		s.tell(err)
 		return nil, nil, err
 	}
-	first, second = s.inbox.Held(n)
+	first, second = s.arrivedBytes(n)
 	s.inbox.taking = len(first) > 0
 	return first, second, nil
 }
@@ -94,7 +94,7 @@ func (s *Stream) arrived(n int) (first, second []byte, err error) {
 // ring is due. Called with mu held.
 func (s *Stream) taken(n int) {
 	s.inbox.taking = false
-	s.ledger.Consume(s.inbox.release(n))
+	s.ledger.Consume(s.ledger.Consumed() + uint64(n))
 	if s.inbox.timesFilled >= fillsToGrow && !s.link.sharesMemory() {
 		s.grow(growth * s.inbox.held.size)
 	}

@@ -174,7 +174,6 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 		s.inbox.renew()
 		s.changed()
 	}
-	s.inbox.ring.Commit(wc.Len)
 	s.inbox.use()
 	if flags&wire.FullRing != 0 && s.use == reading {
 		s.filled()

@@ -94,7 +94,7 @@ type StreamState struct {
 // It works after Close.
 func (s *Stream) State(enough <-chan struct{}) (state StreamState, known bool) {
 	return glance(s.link, enough, func() StreamState {
-		return StreamState{s.counted(), s.state(), s.link.seekingSince(), s.inbox.Len(), s.ledger.Pending()}
+		return StreamState{s.counted(), s.state(), s.link.seekingSince(), s.ledger.Unconsumed(), s.ledger.Pending()}
 	})
 }
 

@@ -191,7 +191,7 @@ func (s *Stream) readError() error {
 		return syscall.ECONNABORTED
 	case s.use == readClosed:
 		return io.EOF
-	case s.inbox.Len() > 0:
+	case s.ledger.Unconsumed() > 0:
 		return nil
 	}
 	return s.endError()
