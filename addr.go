@@ -16,20 +16,13 @@ import (
 	"github.com/ringnet/ringnet/internal/hostport"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/netns"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // Addr is the address of one end of a connection, or of a listener. It is a value, which ==
-// compares, and has these methods:
-//
-//   - [fabric.Addr.Network]: the name of the network that carries the connection, without a
-//     digit: "rdma", "shm", or "auto" for a listener of that.
-//   - [fabric.Addr.String]: "1.2.3.4:80" or "[fe80::1%eth0]:80".
-//   - [fabric.Addr.AddrPort]: the same as a netip.AddrPort, as addresses of package net
-//     return it.
-//
-// An [AutoConn] and an [AutoListener] have addresses of type *net.TCPAddr, which have the same
-// three methods.
-type Addr = fabric.Addr
+// compares. An [AutoConn] and an [AutoListener] have addresses of type *net.TCPAddr, which have the
+// same three methods.
+type Addr = rconn.Addr
 
 // carrier is what carries connections, at addresses of any family.
 type carrier struct {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/copying"
@@ -25,7 +26,7 @@ import (
 // Its methods may be called by several goroutines at once. Errors are those of the connection
 // that carries it: *net.OpError, or a bare io.EOF.
 type AutoConn struct {
-	stream
+	stream        stream
 	local, remote net.Addr // *net.TCPAddr
 	passedOver    []Reason
 }
@@ -57,6 +58,61 @@ func (c *AutoConn) LocalAddr() net.Addr { return c.local }
 
 // RemoteAddr returns the address of the other end: a *net.TCPAddr, as LocalAddr does.
 func (c *AutoConn) RemoteAddr() net.Addr { return c.remote }
+
+// Read waits until bytes have arrived, until the read deadline at most, and reads into p as many as
+// there are: see [rconn.Conn.Read].
+func (c *AutoConn) Read(p []byte) (int, error) { return c.stream.Read(p) }
+
+// Write writes p. It waits until there is room for all of it, until the write deadline at most: see
+// [rconn.Conn.Write].
+func (c *AutoConn) Write(p []byte) (int, error) { return c.stream.Write(p) }
+
+// Close ends the connection. Over shm and rdma it delivers, or returns an error: see
+// [rconn.Conn.Close].
+func (c *AutoConn) Close() error { return c.stream.Close() }
+
+// CloseRead makes Read return io.EOF from now on: see [rconn.Conn.CloseRead].
+func (c *AutoConn) CloseRead() error { return c.stream.CloseRead() }
+
+// CloseWrite ends the direction in which c writes: see [rconn.Conn.CloseWrite].
+func (c *AutoConn) CloseWrite() error { return c.stream.CloseWrite() }
+
+// SetDeadline sets the deadlines of Read and Write.
+func (c *AutoConn) SetDeadline(t time.Time) error { return c.stream.SetDeadline(t) }
+
+// SetReadDeadline makes Reads fail with os.ErrDeadlineExceeded from t on, also those that are
+// waiting. The zero time means no deadline.
+func (c *AutoConn) SetReadDeadline(t time.Time) error { return c.stream.SetReadDeadline(t) }
+
+// SetWriteDeadline makes Writes fail with os.ErrDeadlineExceeded from t on, also those that are
+// waiting. The zero time means no deadline.
+func (c *AutoConn) SetWriteDeadline(t time.Time) error { return c.stream.SetWriteDeadline(t) }
+
+// SetLinger sets what Close does with bytes that were not delivered: see [rconn.Conn.SetLinger].
+func (c *AutoConn) SetLinger(sec int) error { return c.stream.SetLinger(sec) }
+
+// SetNoDelay sets whether TCP sends at once, which shm and rdma always do.
+func (c *AutoConn) SetNoDelay(noDelay bool) error { return c.stream.SetNoDelay(noDelay) }
+
+// SetKeepAlive sets whether TCP probes the peer. Over shm and rdma it changes nothing: see
+// [Config].KeepAlive.
+func (c *AutoConn) SetKeepAlive(keepAlive bool) error { return c.stream.SetKeepAlive(keepAlive) }
+
+// SetKeepAlivePeriod sets how often TCP probes the peer: see [AutoConn.SetKeepAlive].
+func (c *AutoConn) SetKeepAlivePeriod(d time.Duration) error { return c.stream.SetKeepAlivePeriod(d) }
+
+// SetKeepAliveConfig sets how TCP probes the peer: see [AutoConn.SetKeepAlive].
+func (c *AutoConn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
+	return c.stream.SetKeepAliveConfig(config)
+}
+
+// SetReadBuffer sets the size of TCP's read buffer. Over shm and rdma it changes nothing: see
+// [Config].RecvBuffer.
+func (c *AutoConn) SetReadBuffer(bytes int) error { return c.stream.SetReadBuffer(bytes) }
+
+// SetWriteBuffer sets the size of TCP's write buffer. Over shm and rdma it changes nothing: see
+// [Config].SendBuffer.
+func (c *AutoConn) SetWriteBuffer(bytes int) error { return c.stream.SetWriteBuffer(bytes) }
 
 // SyscallConn implements syscall.Conn. Over TCP it is that of the *net.TCPConn; [Stats] and
 // [Totals] do not count what a program reads or writes by it. Over shm and rdma see

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/auto"
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/hostport"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // AutoListener accepts connections of the network "auto": over TCP, and over each better
@@ -35,7 +35,7 @@ func (lc *ListenConfig) listenAuto(ctx context.Context, n network, address strin
 		return nil, nil, err
 	}
 	if l.listener, addr, err = cfg.Listen(ctx, string(n.family), addr); err != nil {
-		return nil, fabric.NewAddr("auto", addr), withReasons(err)
+		return nil, rconn.NewAddr("auto", addr), withReasons(err)
 	}
 	return l, nil, nil
 }
@@ -54,7 +54,7 @@ func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
 	}
 	if err != nil {
 		addr, _ := hostport.LocalAddrPort(tcp.Addr()) // which is a *net.TCPAddr
-		return nil, opError("listen", "auto", nil, fabric.NewAddr("auto", addr), withReasons(err))
+		return nil, opError("listen", "auto", nil, rconn.NewAddr("auto", addr), withReasons(err))
 	}
 	return l, nil
 }
@@ -177,5 +177,5 @@ func (l *AutoListener) Close() error { return l.opError("close", l.listener.Clos
 // opError wraps what went wrong in an operation of the listener.
 func (l *AutoListener) opError(op string, err error) error {
 	addr, _ := hostport.LocalAddrPort(l.Addr()) // which is a *net.TCPAddr
-	return opError(op, "auto", nil, fabric.NewAddr("auto", addr), err)
+	return opError(op, "auto", nil, rconn.NewAddr("auto", addr), err)
 }

@@ -8,7 +8,7 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 
-	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // askedKey is the key of the network that the caller of a dial has asked for, in its context.
@@ -28,7 +28,7 @@ func traceConnect[C any](ctx context.Context, remote netip.AddrPort,
 	}
 	c, err = dial(withoutHooks{ctx}, remote)
 	if trace.ConnectDone != nil {
-		trace.ConnectDone(network, remote.String(), opError("dial", network, nil, fabric.NewAddr(network, remote), contextError(err)))
+		trace.ConnectDone(network, remote.String(), opError("dial", network, nil, rconn.NewAddr(network, remote), contextError(err)))
 	}
 	return c, err
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/hostport"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -279,7 +278,7 @@ func inTurn[C any](ctx context.Context, network string, remotes []netip.AddrPort
 	for i, remote := range remotes {
 		if ended := ctx.Err(); ended != nil {
 			if err == nil {
-				first, err = fabric.NewAddr(network, remote), ended
+				first, err = rconn.NewAddr(network, remote), ended
 			}
 			break
 		}
@@ -290,7 +289,7 @@ func inTurn[C any](ctx context.Context, network string, remotes []netip.AddrPort
 			return c, nil, nil
 		}
 		if err == nil {
-			first, err = fabric.NewAddr(network, remote), failed
+			first, err = rconn.NewAddr(network, remote), failed
 		}
 	}
 	return none, first, err

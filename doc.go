@@ -27,8 +27,9 @@
 //   - a *[Conn] on rdma and shm,
 //   - an *[AutoConn] on auto, which wraps a *Conn or, over TCP, a *net.TCPConn,
 //
-// [Conn] and [Buffer] are types of package rconn, whose documentation has each method in full.
-// Datagrams are in a module of their own, github.com/ringnet/ringnet/rdmaudp.
+// [Conn], [Buffer], [Addr], [Stats] and [LinkInfo] are types of package rconn, whose documentation
+// has each method and field: go doc github.com/ringnet/ringnet/rconn LinkInfo. Datagrams
+// are in a module of their own, github.com/ringnet/ringnet/rdmaudp.
 //
 // # auto
 //

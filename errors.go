@@ -13,15 +13,36 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// RefusedError is the error of a listener that refused the connection. Its field Reason is the
-// listener's; Busy means that a later dial may succeed. errors.Is(err, syscall.ECONNREFUSED) holds.
-// It has the methods Error, Unwrap, Timeout (false) and Temporary (Busy).
-type RefusedError = fabric.RefusedError
+// RefusedError is the error of a listener that refused the connection: errors.As finds it.
+// errors.Is(err, syscall.ECONNREFUSED) holds.
+type RefusedError struct {
+	Reason string // the listener's
+	Busy   bool   // a later dial may succeed
+}
 
-// ProtocolError is the error of a peer that broke the protocol; its field Reason says how. All
-// connections of its link end. errors.Is(err, syscall.EPROTO) holds. It has the methods Error and
-// Unwrap.
-type ProtocolError = link.ProtocolError
+// Error returns the text of the error, with Reason.
+func (e *RefusedError) Error() string { return (*fabric.RefusedError)(e).Error() }
+
+// Unwrap returns syscall.ECONNREFUSED.
+func (e *RefusedError) Unwrap() error { return (*fabric.RefusedError)(e).Unwrap() }
+
+// Timeout returns false.
+func (e *RefusedError) Timeout() bool { return (*fabric.RefusedError)(e).Timeout() }
+
+// Temporary returns Busy.
+func (e *RefusedError) Temporary() bool { return (*fabric.RefusedError)(e).Temporary() }
+
+// ProtocolError is the error of a peer that broke the protocol: errors.As finds it. All connections
+// of its link end. errors.Is(err, syscall.EPROTO) holds.
+type ProtocolError struct {
+	Reason string // how the peer broke it
+}
+
+// Error returns the text of the error, with Reason.
+func (e *ProtocolError) Error() string { return (*link.ProtocolError)(e).Error() }
+
+// Unwrap returns syscall.EPROTO.
+func (e *ProtocolError) Unwrap() error { return (*link.ProtocolError)(e).Unwrap() }
 
 // opError wraps what went wrong in an operation as package net would. Nil stays nil.
 // Each of source and addr may be nil.

@@ -155,7 +155,7 @@ func (c *connection) describe(enough <-chan struct{}, busy map[*link.Link]bool) 
 				busy[l] = true
 			}
 		}
-		stats = s.StreamStats
+		stats = Stats(s.StreamStats)
 		d.State, d.SeekingSince, d.Unread, d.Unsent = s.State, s.SeekingSince, s.Unread, s.Unsent
 	} else if tcp := c.tcp.Value(); tcp != nil {
 		stats, d.State = tcp.Stats(), "open"

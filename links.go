@@ -12,6 +12,7 @@ import (
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // linkKey is what dials must have in common to share a link.
@@ -42,7 +43,7 @@ func completeLink(cfg *link.Setup, n network, f fabric.Fabric) {
 
 // setup returns what the links that d dials are made of.
 func (d *Dialer) setup(n network, f fabric.Fabric) (link.Setup, error) {
-	cfg, err := link.NewSetup(d.Config)
+	cfg, err := link.NewSetup((*link.Config)(d.Config))
 	if err == nil {
 		completeLink(&cfg, n, f)
 	}
@@ -92,51 +93,26 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	return c, nil
 }
 
-// LinkInfo describes a link of this process at one moment: a queue pair to another process,
-// which connections between the two share. [Links], a [Trace] and [rconn.Conn.Link] return one.
-// What the link is:
-//
-//	Network        string  "rdma" or "shm"
-//	Transport      string  "InfiniBand" or "RoCE" on rdma, "" on shm
-//	Local, Remote  Addr    its addresses when it was made
-//	Dialed         bool    whether this process dialed it
-//
-// What it carries, and where it goes now:
-//
-//	Connections    int     open connections
-//	Memory         int     bytes that it takes of those that Memory counts: rings, staging
-//	                       memory, receives, buffers and the device's queues
-//	SendQueue      int     work requests that its send queue has room for
-//	Outstanding    int     of those, how many have been posted and have not completed
-//	Path           Path    the cards that it goes over now
-//	Seeking        bool    it has lost its queue pair, and is looking for another: see
-//	                       Config.ResumeTimeout
-//	SeekingSince   time.Time  when it has lost it; zero unless Seeking
-//
-// Counters since it was made, in the embedded Stats, all uint64:
-//
-//	BytesSent, BytesReceived        data
-//	MessagesSent, MessagesReceived  work requests with data
-//	ControlSent                     control messages
-//	Moves                           how often it has lost its queue pair and gone on over another
-//	WorkRequests, Signaled          work requests posted, and those of them that are signaled
-//	Events                          how often the link's goroutine was woken
-//	Probes                          empty writes, for keepalive or to get staging memory back
-type LinkInfo = link.Info
+// LinkInfo describes a link of this process at one moment: [Links], a [Trace] and
+// [rconn.Conn.Link] return one.
+type LinkInfo = rconn.LinkInfo
 
-// Path has the addresses of the two cards that a queue pair connects:
-//
-//	Local, Remote  Addr  of this end, and of the peer
-type Path = link.Path
+// Path has the addresses of the two cards that a queue pair connects.
+type Path = rconn.Path
 
 // Links returns the links of this process that are up or are looking for another queue pair,
 // in no particular order. There may be several to one address (see [Config].Links). Links that
 // have ended are not among them; the memory of their connections counts in [Memory] until
 // these are closed.
-func Links() []LinkInfo { return link.List() }
+func Links() (all []LinkInfo) {
+	for _, i := range link.List() {
+		all = append(all, rconn.LinkInfoOf(i))
+	}
+	return all
+}
 
 // MemoryInfo has the memory, in bytes, that the links of this process have registered, and what they may register. Registered memory is pinned for a device, with the
-// device's queues as far as their size is known (see [link.Config.PinnedMemory]), or shared
+// device's queues as far as their size is known (see [Config.PinnedMemory]), or shared
 // with another process.
 type MemoryInfo struct {
 	// Used is what is registered now. Limit is what SetMemoryLimit has set, or its default.

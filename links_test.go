@@ -220,7 +220,7 @@ func TestALinkWithoutAConnectionIsNotMade(t *testing.T) {
 		l := h.listen(t, ListenConfig{Config: small, Backlog: 2})
 		d := &Dialer{Config: small}
 		c, s := connect(t, h, l, d)
-		cfg, err := link.NewSetup(small)
+		cfg, err := link.NewSetup((*link.Config)(small))
 		require.NoError(t, err)
 		n := networks[h.network]
 		f, err := n.open(nil, nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // ListenConfig has the options of Listen. The zero ListenConfig means the defaults. A
@@ -118,7 +119,7 @@ func (lc *ListenConfig) listenAlone(ctx context.Context, n network, address stri
 	if err == nil {
 		go l.serve()
 	}
-	return l, fabric.NewAddr(n.name, addr), err
+	return l, rconn.NewAddr(n.name, addr), err
 }
 
 // arrivals says what a listener does with what arrives. A listener of auto has its own for those
@@ -131,7 +132,7 @@ type arrivals struct {
 
 // listen listens on a network of one fabric. Requests wait until serve is called.
 func (lc *ListenConfig) listen(n network, addr netip.AddrPort, most places, arrivals arrivals) (*Listener, error) {
-	cfg, err := link.NewSetup(lc.Config)
+	cfg, err := link.NewSetup((*link.Config)(lc.Config))
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +146,7 @@ func (lc *ListenConfig) listen(n network, addr netip.AddrPort, most places, arri
 	}
 	completeLink(&cfg, n, f)
 	l := &Listener{
-		addr:     fabric.NewAddr(n.name, fl.Addr()),
+		addr:     rconn.NewAddr(n.name, fl.Addr()),
 		listener: fl,
 		link:     cfg,
 		trace:    lc.Trace,

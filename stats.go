@@ -10,25 +10,11 @@ import (
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // Stats counts what one connection has done: [rconn.Conn.Stats] and [AutoConn.Stats] return it.
-// Since the connection began, all uint64:
-//
-//	BytesWritten                    that Write has accepted, without what Close has discarded
-//	BytesReceived                   that have arrived, read or not; over TCP that were read
-//	MessagesSent, MessagesReceived  work requests with data; 0 over TCP
-//	CreditsSent, CreditsReceived    messages that give room in a ring back; 0 over TCP
-//	ReadWaits, WriteWaits           how often a Read found nothing, and a Write found no room, and
-//	                                had to poll or to sleep; a long Write may wait several times; 0
-//	                                over TCP
-//
-// At the moment:
-//
-//	Memory  int            bytes of the rings at this end; 0 over TCP
-//	RTT     time.Duration  smoothed round trip that TCP has measured (RFC 6298); 0 over shm and
-//	                       rdma, and on other systems than Linux
-type Stats = link.StreamStats
+type Stats = rconn.Stats
 
 // ListenerStats counts what a listener has done on one network. The numbers only grow.
 type ListenerStats struct {

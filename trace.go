@@ -6,7 +6,6 @@ import (
 	"weak"
 
 	"github.com/ringnet/ringnet/internal/auto"
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -106,8 +105,8 @@ func (t *Trace) newConn(s *link.Stream, dialed bool) *Conn {
 	network := s.Link().Network()
 	c := t.opened(CloseEvent{
 		Carrier: network,
-		Local:   fabric.NewAddr(network, s.LocalAddr()),
-		Remote:  fabric.NewAddr(network, s.RemoteAddr()),
+		Local:   rconn.NewAddr(network, s.LocalAddr()),
+		Remote:  rconn.NewAddr(network, s.RemoteAddr()),
 		Dialed:  dialed,
 	})
 	c.stream = s
@@ -141,17 +140,17 @@ func (t *Trace) made(l *link.Link) {
 	network := l.Network()
 	totals.count(network, func(t *NetworkTotals) { t.LinksMade++ })
 	if t != nil && t.LinkUp != nil {
-		t.LinkUp(l.Info())
+		t.LinkUp(rconn.LinkInfoOf(l.Info()))
 	}
 	if t != nil && t.LinkMoved != nil {
-		l.OnMove(t.LinkMoved)
+		l.OnMove(func(i link.Info, waited time.Duration, cause error) { t.LinkMoved(rconn.LinkInfoOf(i), waited, cause) })
 	}
 	l.OnDown(func(cause error) {
 		if cause != nil {
 			totals.count(network, func(t *NetworkTotals) { increment(&t.LinksLost, codeOf(cause)) })
 		}
 		if t != nil && t.LinkDown != nil {
-			t.LinkDown(l.Info(), cause)
+			t.LinkDown(rconn.LinkInfoOf(l.Info()), cause)
 		}
 	})
 }

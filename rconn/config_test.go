@@ -13,24 +13,25 @@ import (
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/testing/rconntest"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
 
 func TestConfigDefaultsAreThoseDocumented(t *testing.T) {
-	documented := &rconn.Config{RecvBuffer: 1 << 20, SendBuffer: 1 << 20, SendQueue: 128, RecvQueue: 256,
+	documented := &rconntest.Config{RecvBuffer: 1 << 20, SendBuffer: 1 << 20, SendQueue: 128, RecvQueue: 256,
 		KeepAlive: 10 * time.Second, Linger: 10 * time.Second, HandshakeTimeout: 30 * time.Second}
-	var none *rconn.Config
+	var none *rconntest.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
-	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
+	require.Equal(t, documented.PinnedMemory(), new(rconntest.Config).PinnedMemory())
 	// Staging memory and receives with their headers, inline data, mlx5's queues of 64, 8 and 32 KiB,
 	// and a ring.
 	const fixed = 1<<20 + (4+4)<<10 + (32+64+8+32+4)<<10
 	require.Equal(t, fixed+16<<10, none.PinnedMemory())
-	require.Equal(t, fixed+1<<20, (&rconn.Config{Dedicated: true}).PinnedMemory())
+	require.Equal(t, fixed+1<<20, (&rconntest.Config{Dedicated: true}).PinnedMemory())
 	requireRingMemory(t, none, 16<<10, 1<<20)
-	requireRingMemory(t, &rconn.Config{RecvBuffer: 4 << 10}, 4<<10, 4<<10)
-	requireRingMemory(t, &rconn.Config{Dedicated: true}, 1<<20, 1<<20)
+	requireRingMemory(t, &rconntest.Config{RecvBuffer: 4 << 10}, 4<<10, 4<<10)
+	requireRingMemory(t, &rconntest.Config{Dedicated: true}, 1<<20, 1<<20)
 
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
@@ -55,7 +56,7 @@ func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
 	_, limits := budget.Process.State()
 	budget.Process.SetLimit(16 * largest)
 	t.Cleanup(func() { budget.Process.SetLimit(0) })
-	bounds := map[string]rconn.Config{
+	bounds := map[string]rconntest.Config{
 		"RecvBuffer, least":      {RecvBuffer: 4 << 10},
 		"RecvBuffer, most":       {RecvBuffer: largest, HandshakeTimeout: time.Hour, LinkIdle: 1},
 		"SendBuffer, least":      {SendBuffer: 4 << 10},
@@ -103,7 +104,7 @@ func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
 	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
 }
 
-func requireRingMemory(t *testing.T, c *rconn.Config, wantFirst, wantMost int) {
+func requireRingMemory(t *testing.T, c *rconntest.Config, wantFirst, wantMost int) {
 	t.Helper()
 	first, most := c.RingMemory()
 	require.Equal(t, [2]int{wantFirst, wantMost}, [2]int{first, most})
@@ -112,7 +113,7 @@ func requireRingMemory(t *testing.T, c *rconn.Config, wantFirst, wantMost int) {
 func TestEnvironmentSetsBusyPollWhereConfigDoesNot(t *testing.T) {
 	for value, want := range map[string]time.Duration{"": 0, "off": -1, "50us": 50 * time.Microsecond} {
 		t.Setenv("RINGNET_BUSYPOLL", value)
-		for _, cfg := range []*rconn.Config{nil, {BusyPoll: time.Second}, {BusyPoll: -1}} {
+		for _, cfg := range []*rconntest.Config{nil, {BusyPoll: time.Second}, {BusyPoll: -1}} {
 			if cfg != nil {
 				want = cfg.BusyPoll
 			}
@@ -123,16 +124,16 @@ func TestEnvironmentSetsBusyPollWhereConfigDoesNot(t *testing.T) {
 	}
 	for _, value := range []string{"0", "-1us", "50", "on"} {
 		t.Setenv("RINGNET_BUSYPOLL", value)
-		require.NoError(t, (&rconn.Config{BusyPoll: -1}).Validate())
-		require.EqualError(t, new(rconn.Config).Validate(), fmt.Sprintf("the environment variable RINGNET_BUSYPOLL is %q: want a positive time, such as 50us, or off", value))
+		require.NoError(t, (&rconntest.Config{BusyPoll: -1}).Validate())
+		require.EqualError(t, new(rconntest.Config).Validate(), fmt.Sprintf("the environment variable RINGNET_BUSYPOLL is %q: want a positive time, such as 50us, or off", value))
 	}
 }
 
 func TestConfigErrorsNameTheField(t *testing.T) {
-	require.NoError(t, (*rconn.Config)(nil).Validate())
-	require.NoError(t, (&rconn.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1, TrafficClass: -1}).Validate())
+	require.NoError(t, (*rconntest.Config)(nil).Validate())
+	require.NoError(t, (&rconntest.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1, TrafficClass: -1}).Validate())
 	most := 1 << 30 // twice that is negative where an int has 32 bits
-	for field, bad := range map[string][]rconn.Config{
+	for field, bad := range map[string][]rconntest.Config{
 		"RecvBuffer":       {{RecvBuffer: -1}, {RecvBuffer: 2048}, {RecvBuffer: 4097}, {RecvBuffer: 12 << 10}, {RecvBuffer: 2 * most}},
 		"SendBuffer":       {{SendBuffer: -4096}, {SendBuffer: 1}, {SendBuffer: 5000}, {SendBuffer: 2 * most}},
 		"SendQueue":        {{SendQueue: -1}, {SendQueue: 15}, {SendQueue: 32769}},

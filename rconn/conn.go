@@ -1,6 +1,7 @@
 // Package rconn gives a stream on a link the methods of a net.Conn: Read, Write,
 // half-closes, Close and deadlines as package net defines them, with its errors. Package
-// internal/link moves the bytes. Programs know [Conn] and [Buffer] as types of package ringnet.
+// internal/link moves the bytes. Programs get a [Conn] from package ringnet, which has the types of
+// this package under its own name, too.
 package rconn
 
 import (
@@ -15,7 +16,6 @@ import (
 
 	"github.com/ringnet/ringnet/internal/crossing"
 	"github.com/ringnet/ringnet/internal/deadline"
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 )
 
@@ -39,20 +39,14 @@ type Conn struct {
 
 var _ net.Conn = (*Conn)(nil)
 
-// Config has the sizes, queue depths and times of one end of a connection.
-type Config = link.Config
-
-// Stats counts what a connection has done since it began. Package ringnet documents each field.
-type Stats = link.StreamStats
-
 // End describes a connection that has ended.
 type End struct {
-	Stats   Stats
+	Stats   Stats // all that it has counted
 	Err     error // the error that Close has returned
 	Dropped bool  // the program did not close it, and the garbage collector found it
 }
 
-// New makes a connection from a stream. If ended is not nil, Close calls it before it returns;
+// New makes a connection from a stream: package ringnet calls it for Dial and Accept. If ended is not nil, Close calls it before it returns;
 // for a connection that is garbage-collected without Close it is called in a goroutine of its
 // own. ended must not hold a reference to the connection.
 func New(s *link.Stream, ended func(End)) *Conn {
@@ -60,8 +54,8 @@ func New(s *link.Stream, ended func(End)) *Conn {
 	linger := s.Linger()
 	c := &Conn{
 		stream:        s,
-		local:         fabric.NewAddr(network, s.LocalAddr()),
-		remote:        fabric.NewAddr(network, s.RemoteAddr()),
+		local:         NewAddr(network, s.LocalAddr()),
+		remote:        NewAddr(network, s.RemoteAddr()),
 		readDeadline:  deadline.New(),
 		writeDeadline: deadline.New(),
 		linger:        linger,
@@ -73,7 +67,7 @@ func New(s *link.Stream, ended func(End)) *Conn {
 		go func() {
 			err := s.Close(linger)
 			if ended != nil {
-				ended(End{Stats: s.Stats(), Err: err, Dropped: true})
+				ended(End{Stats: Stats(s.Stats()), Err: err, Dropped: true})
 			}
 		}()
 	}, s)
@@ -84,10 +78,10 @@ func New(s *link.Stream, ended func(End)) *Conn {
 // method, too.
 func (c *Conn) Carrier() string { return c.local.Network() }
 
-// LocalAddr returns the address of this end: a ringnet.Addr.
+// LocalAddr returns the address of this end: an [Addr].
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr returns the address of the other end: a ringnet.Addr.
+// RemoteAddr returns the address of the other end: an [Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // PeerUser returns the effective user ID that the peer's process had when it connected, as the
@@ -95,11 +89,11 @@ func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 func (c *Conn) PeerUser() (uid uint32, known bool) { return c.stream.Link().PeerUser() }
 
 // Stats returns a snapshot of the connection's counters. It works after Close.
-func (c *Conn) Stats() Stats { return c.stream.Stats() }
+func (c *Conn) Stats() Stats { return Stats(c.stream.Stats()) }
 
 // Link returns a snapshot of the link that carries the connection. It works after Close, and
 // after the link has ended.
-func (c *Conn) Link() link.Info { return c.stream.Link().Info() }
+func (c *Conn) Link() LinkInfo { return LinkInfoOf(c.stream.Link().Info()) }
 
 // Read waits until bytes have arrived, until the read deadline at most, and reads into p as many
 // as there are. When all bytes that arrived have been read, it returns io.EOF if the peer has

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/testing/rconntest"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -91,7 +92,7 @@ func TestPeerThatIsKilled(t *testing.T) {
 
 func TestPortThatGoesDownIsProbed(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, _ := v.connect(t, &rconn.Config{KeepAlive: -1}, &rconn.Config{KeepAlive: -1})
+		c, _ := v.connect(t, &rconntest.Config{KeepAlive: -1}, &rconntest.Config{KeepAlive: -1})
 		v.PortDown() // the port is up again, and nothing was lost
 		time.Sleep(time.Minute)
 		require.EqualValues(t, 1, c.Link().Probes)
@@ -161,7 +162,7 @@ func TestCloseWaitsForThePeersDeviceAndNoLongerThanItMay(t *testing.T) {
 
 func TestKeepAliveProbesAnIdleConnection(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, &rconn.Config{KeepAlive: time.Second}, &rconn.Config{KeepAlive: -1})
+		c, s := v.connect(t, &rconntest.Config{KeepAlive: time.Second}, &rconntest.Config{KeepAlive: -1})
 		time.Sleep(time.Minute + time.Millisecond)
 		require.InDelta(t, 60, c.Link().Probes, 1, "one a second")
 		require.Zero(t, s.Link().Probes, "keepalive is off")

@@ -159,11 +159,11 @@ func inVirtualTime(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)
 
 // endpoint returns the endpoint of c.
 func (v simVenue) endpoint(c *rconn.Conn) *sim.Endpoint {
-	return v.Find(c.LocalAddr().(fabric.Addr).AddrPort(), c.RemoteAddr().(fabric.Addr).AddrPort())
+	return v.Find(c.LocalAddr().(rconn.Addr).AddrPort(), c.RemoteAddr().(rconn.Addr).AddrPort())
 }
 
 // connect makes a connection: its dialing end and its listening end.
-func (v venue) connect(t testing.TB, dialer, listener *rconn.Config) (client, server *rconn.Conn) {
+func (v venue) connect(t testing.TB, dialer, listener *rconntest.Config) (client, server *rconn.Conn) {
 	t.Helper()
 	l, err := v.Listen(v.any(), 8)
 	require.NoError(t, err)
@@ -179,7 +179,7 @@ func (v venue) connect(t testing.TB, dialer, listener *rconn.Config) (client, se
 	return client, server
 }
 
-func (v venue) connectTo(l fabric.Listener, dialer, listener *rconn.Config) (client, server *rconn.Conn, err error) {
+func (v venue) connectTo(l fabric.Listener, dialer, listener *rconntest.Config) (client, server *rconn.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), hang.After)
 	defer cancel()
 	type result struct {

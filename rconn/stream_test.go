@@ -12,25 +12,26 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
 
+	"github.com/ringnet/ringnet/internal/testing/rconntest"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
 
 // tight is the smallest configuration.
-var tight = &rconn.Config{RecvBuffer: 4 << 10, SendBuffer: 4 << 10, SendQueue: 16, RecvQueue: 4}
+var tight = &rconntest.Config{RecvBuffer: 4 << 10, SendBuffer: 4 << 10, SendQueue: 16, RecvQueue: 4}
 
 // shapes are pairs of configurations: alike and not, tight and roomy.
 var shapes = []struct {
 	name             string
-	dialer, listener *rconn.Config
+	dialer, listener *rconntest.Config
 }{
 	{"default", nil, nil},
 	{"tight", tight, tight},
 	{"tight dialer", tight, nil},
 	{"tight listener", nil, tight},
-	{"tight staging", &rconn.Config{SendBuffer: 4 << 10}, &rconn.Config{SendBuffer: 4 << 10, RecvBuffer: 1 << 20}},
-	{"few receives", &rconn.Config{RecvQueue: 4}, &rconn.Config{RecvQueue: 8, SendQueue: 16}},
-	{"long queues", &rconn.Config{RecvBuffer: 4 << 10, RecvQueue: 1024}, &rconn.Config{RecvBuffer: 8 << 10, SendQueue: 512}},
+	{"tight staging", &rconntest.Config{SendBuffer: 4 << 10}, &rconntest.Config{SendBuffer: 4 << 10, RecvBuffer: 1 << 20}},
+	{"few receives", &rconntest.Config{RecvQueue: 4}, &rconntest.Config{RecvQueue: 8, SendQueue: 16}},
+	{"long queues", &rconntest.Config{RecvBuffer: 4 << 10, RecvQueue: 1024}, &rconntest.Config{RecvBuffer: 8 << 10, SendQueue: 512}},
 }
 
 func TestCloseDelivers(t *testing.T) {
@@ -54,7 +55,7 @@ func TestCloseDelivers(t *testing.T) {
 
 // requireRareCredits requires that an end has sent no more credits than the protocol
 // allows: CREDITs ≤ 4·messages/D + 4·bytes/R.
-func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconn.Config) {
+func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconntest.Config) {
 	t.Helper()
 	_, ring := cfg.RingMemory() // a link with one connection has its whole ring from the first message on
 	receives := 256
@@ -345,7 +346,7 @@ func TestWriteHeldBackGoesWhenTheQueueIsIdle(t *testing.T) {
 // Writes for which the peer has no receive leave together when it has one.
 func TestWritesWaitTogetherForAReceive(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, nil, &rconn.Config{RecvQueue: 8})
+		c, s := v.connect(t, nil, &rconntest.Config{RecvQueue: 8})
 		v.endpoint(s).HoldReceives(true)
 		for range 100 {
 			write(t, c, "x")

@@ -11,6 +11,24 @@ import (
 	"github.com/ringnet/ringnet/internal/hostport"
 )
 
+// Addr is the address of a PacketConn. It is a value, which == compares.
+type Addr struct{ ap netip.AddrPort }
+
+var _ net.Addr = Addr{}
+
+// addrOf is an address as PacketConns return it: not one of IPv4 that is mapped to IPv6.
+func addrOf(a netip.AddrPort) Addr { return Addr{netip.AddrPortFrom(a.Addr().Unmap(), a.Port())} }
+
+// Network returns "rdma-udp".
+func (a Addr) Network() string { return networkName }
+
+// String returns the address as "1.2.3.4:80" or "[fe80::1%eth0]:80", which net.SplitHostPort
+// takes apart.
+func (a Addr) String() string { return a.ap.String() }
+
+// AddrPort returns the address as a netip.AddrPort, as a *net.UDPAddr does.
+func (a Addr) AddrPort() netip.AddrPort { return a.ap }
+
 // addrPortOf returns the address and port of a net.Addr. A *net.UDPAddr without an IP has
 // the unspecified address, as for package net.
 func addrPortOf(a net.Addr) (netip.AddrPort, error) {
@@ -18,8 +36,6 @@ func addrPortOf(a net.Addr) (netip.AddrPort, error) {
 		return netip.AddrPort{}, syscall.EINVAL
 	}
 	switch a := a.(type) {
-	case fabric.Addr:
-		return a.AddrPort(), nil
 	case *net.UDPAddr:
 		if a != nil && len(a.IP) == 0 {
 			return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(a.Port)), nil

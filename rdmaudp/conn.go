@@ -96,7 +96,7 @@ func newPacketConn(f fabric.Datagrams, o options) (*PacketConn, error) {
 	return c, nil
 }
 
-// LocalAddr returns the address of this end, a [fabric.Addr]. A PacketConn that listens at all
+// LocalAddr returns the address of this end, an [Addr]. A PacketConn that listens at all
 // addresses of the host has the unspecified one.
 func (c *PacketConn) LocalAddr() net.Addr { return c.local }
 

@@ -11,7 +11,7 @@
 //
 // A [PacketConn] is a net.PacketConn and a net.Conn, and has ReadFromUDPAddrPort and
 // WriteToUDPAddrPort as a *net.UDPConn, and ReadBatch and WriteBatch as golang.org/x/net/ipv4 has
-// them. Its addresses are of type fabric.Addr, that is [ringnet.Addr], and it sends to
+// them. Its addresses are of type [Addr], and it sends to
 // *net.UDPAddr, too. README.md lists the differences from UDP, and protocol.md what is on the
 // wire.
 //

@@ -122,7 +122,7 @@ func (lc *ListenConfig) listenMulticast(ctx context.Context, network string, ifi
 // Dialer has the options of Dial. The zero Dialer means the defaults. It may be used by several
 // goroutines at once, and must not change while it is used.
 type Dialer struct {
-	// LocalAddr is the address to send from, a [fabric.Addr] or a *net.UDPAddr; nil means
+	// LocalAddr is the address to send from, an [Addr] or a *net.UDPAddr; nil means
 	// the one from which this host reaches the remote address, and a free port.
 	LocalAddr net.Addr
 
@@ -216,9 +216,6 @@ func resolveLocal(ctx context.Context, network, address string) (family hostport
 	at, err = family.ResolveLocal(ctx, "udp", address)
 	return family, at, err
 }
-
-// addrOf is an address as PacketConns return it.
-func addrOf(a netip.AddrPort) fabric.Addr { return fabric.NewAddr(networkName, a) }
 
 func opError(op, network string, source, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: err}

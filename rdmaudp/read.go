@@ -70,8 +70,8 @@ func (c *PacketConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom reads the next datagram into p, and returns the sender's address, a
-// [fabric.Addr]. Bytes that p has no room for are lost.
+// ReadFrom reads the next datagram into p, and returns the sender's address, an [Addr]. Bytes that
+// p has no room for are lost.
 func (c *PacketConn) ReadFrom(p []byte) (int, net.Addr, error) {
 	n, _, from, err := c.readOne(p)
 	return n, from, err

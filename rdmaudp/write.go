@@ -61,7 +61,7 @@ func (c *PacketConn) Write(p []byte) (int, error) {
 	return c.writeOne(p, c.remote, c.peerAddr)
 }
 
-// WriteTo sends p as one datagram to an address: a [fabric.Addr], a *net.UDPAddr, or
+// WriteTo sends p as one datagram to an address: an [Addr], a *net.UDPAddr, or
 // anything else with a method AddrPort. It waits as Write does. If c has not sent to the
 // address before, or not for long, the datagram is sent once c has found its receiver. There is
 // no broadcast: for 255.255.255.255 the error wraps errors.ErrUnsupported.

@@ -55,7 +55,7 @@ func (l link) product() int {
 
 // connect makes n connections over the link. The end of the test closes them, and waits
 // until they are gone.
-func (l link) connect(t *testing.T, cfg *rconn.Config, n int) (clients, servers []*rconn.Conn) {
+func (l link) connect(t *testing.T, cfg *rconntest.Config, n int) (clients, servers []*rconn.Conn) {
 	t.Helper()
 	network := sim.New(l.Link)
 	ctx := context.Background()
@@ -98,7 +98,7 @@ func (l link) connect(t *testing.T, cfg *rconn.Config, n int) (clients, servers 
 
 // stream sends total bytes in Writes of the given size to a reader, which reads what has
 // arrived. It measures the middle half, at the reader.
-func (l link) stream(t *testing.T, cfg rconn.Config, write, total int) (share float64) {
+func (l link) stream(t *testing.T, cfg rconntest.Config, write, total int) (share float64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		clients, servers := l.connect(t, &cfg, 1)
@@ -138,7 +138,7 @@ func receive(r io.Reader, total int) error {
 }
 
 // halfRoundTrip returns half the time of a ping-pong with messages of the given size.
-func (l link) halfRoundTrip(t *testing.T, cfg rconn.Config, size int) (half time.Duration) {
+func (l link) halfRoundTrip(t *testing.T, cfg rconntest.Config, size int) (half time.Duration) {
 	t.Helper()
 	const rounds = 20
 	synctest.Test(t, func(t *testing.T) {
@@ -180,8 +180,8 @@ func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 
 // buffers is a configuration with rings of the given size at both ends, and queues so long
 // that nothing waits for them.
-func buffers(n int) rconn.Config {
-	return rconn.Config{RecvBuffer: n, SendBuffer: n, SendQueue: 4096, RecvQueue: 4096, KeepAlive: -1}
+func buffers(n int) rconntest.Config {
+	return rconntest.Config{RecvBuffer: n, SendBuffer: n, SendQueue: 4096, RecvQueue: 4096, KeepAlive: -1}
 }
 
 // enough returns how many bytes to send so that the start of the stream does not count.
@@ -250,7 +250,7 @@ func TestLatency(t *testing.T) {
 	for _, l := range links {
 		row := []string{l.name}
 		for _, s := range sizes {
-			half := l.halfRoundTrip(t, rconn.Config{KeepAlive: -1}, s)
+			half := l.halfRoundTrip(t, rconntest.Config{KeepAlive: -1}, s)
 			least := l.Latency + time.Duration(float64(s)/float64(l.Bandwidth)*1e9)
 			require.GreaterOrEqual(t, half, least-time.Nanosecond)
 			if s <= 64<<10 {
@@ -289,7 +289,7 @@ func TestMessageOfSeveralWrites(t *testing.T) {
 func (l link) writesInARow(t *testing.T, write, n int) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		clients, servers := l.connect(t, &rconn.Config{KeepAlive: -1}, 1)
+		clients, servers := l.connect(t, &rconntest.Config{KeepAlive: -1}, 1)
 		time.Sleep(time.Second)
 		start := time.Now()
 		sent := make(chan error, 1)
@@ -309,7 +309,7 @@ func TestTenThousandConnections(t *testing.T) {
 	l := newLink(400, 10*time.Microsecond)
 	var first, last time.Duration
 	synctest.Test(t, func(t *testing.T) {
-		cfg := &rconn.Config{RecvBuffer: 16 << 10, SendBuffer: 16 << 10, SendQueue: 16, RecvQueue: 16}
+		cfg := &rconntest.Config{RecvBuffer: 16 << 10, SendBuffer: 16 << 10, SendQueue: 16, RecvQueue: 16}
 		clients, servers := l.connect(t, cfg, n)
 		start := time.Now()
 		done := make([]time.Duration, n)

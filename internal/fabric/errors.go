@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	"github.com/ringnet/ringnet/internal/errtype"
 )
 
 // How a connection changed: what [Endpoint.Wait] returns wraps one of these.
@@ -99,6 +101,9 @@ type RefusedError struct {
 func (e *RefusedError) Error() string { return "connection refused by the peer: " + e.Reason }
 
 func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
+
+// As has errors.As find e as the type that programs know.
+func (e *RefusedError) As(target any) bool { return errtype.As(e, target) }
 
 func (e *RefusedError) Timeout() bool   { return false }
 func (e *RefusedError) Temporary() bool { return e.Busy }

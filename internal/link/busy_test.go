@@ -31,7 +31,7 @@ func TestNobodyWhoAsksWaitsForALinkThatIsBusy(t *testing.T) {
 
 	c.link.lock()
 	require.Len(t, of("busy"), 1, "of which nothing is known but whose it is")
-	require.Equal(t, c.link.local, of("busy")[0].Local.AddrPort())
+	require.Equal(t, c.link.local, of("busy")[0].Local)
 	require.Equal(t, 1, of("busy")[0].Connections)
 	c.link.unlock()
 	hang.Unless(t, func() bool { return of("busy")[0].BytesSent == 1000 })

@@ -45,7 +45,7 @@ func onTwoCards(t *testing.T, test func(t *testing.T, n *sim.Network, c, s *Stre
 
 // addrs are the addresses of a path without the ports.
 func (p Path) addrs() [2]netip.Addr {
-	return [2]netip.Addr{p.Local.AddrPort().Addr(), p.Remote.AddrPort().Addr()}
+	return [2]netip.Addr{p.Local.Addr(), p.Remote.Addr()}
 }
 
 // requirePath checks which cards the link of both ends is on.
@@ -114,7 +114,7 @@ func TestALinkGoesOnOverAnotherCardAtOnce(t *testing.T) {
 
 				n.CutCard(client1, false)
 				n.CutCard(server1, false)
-				n.CutCard(c.link.Info().Path.Local.AddrPort().Addr(), true)
+				n.CutCard(c.link.Info().Path.Local.Addr(), true)
 				time.Sleep(attemptPause)
 				endpointOf(c.link).Fail(fabric.ErrDeviceRemoved)
 				require.Less(t, requireEcho(t, c, s), 600*time.Millisecond)

@@ -13,8 +13,8 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Config has the sizes, queue depths and times of one end of a connection. Package ringnet
-// documents each field.
+// Config has the sizes, queue depths and times of one end of a connection: it has the fields of
+// ringnet.Config, which documents them.
 type Config struct {
 	RecvBuffer       int           // largest size of a ring, in bytes: a power of two
 	SendBuffer       int           // size of the link's staging ring, in bytes: a power of two
@@ -71,14 +71,7 @@ func (c *Config) Validate() error {
 	return err
 }
 
-// PinnedMemory returns how many bytes of locked memory one end of a link with this Config takes
-// at first: for staging memory, receives, the ring of the first connection, and the device's
-// queues. The size of queues depends on the device; they are counted as mlx5 lays them out. So
-// for its cards (NVIDIA's ConnectX-4 and later) this is an upper bound, and others may take
-// somewhat more or less. It returns 0 if c is not valid.
-//
-// A connection with Dedicated takes no more than that. On a link that several connections
-// share, each takes RingMemory.
+// PinnedMemory returns what one end of a link takes at first: see ringnet.Config.PinnedMemory.
 func (c *Config) PinnedMemory() int {
 	s, err := NewSetup(c)
 	if err != nil {
@@ -90,11 +83,7 @@ func (c *Config) PinnedMemory() int {
 	})
 }
 
-// RingMemory returns the size of a connection's ring, in bytes of locked memory: at first, and
-// at most. While a ring is replaced by a larger one, both exist. Rings of one link are registered
-// together, 256 KiB at a time, and all of them take 256 MiB at most at one end (32 MiB where
-// addresses have 32 bits), or RecvBuffer if that is more. RingMemory returns 0 and 0 if c is not
-// valid.
+// RingMemory returns the size of a ring: see ringnet.Config.RingMemory.
 func (c *Config) RingMemory() (first, most int) {
 	s, err := NewSetup(c)
 	if err != nil {

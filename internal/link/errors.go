@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/errtype"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -19,6 +20,9 @@ type ProtocolError struct{ Reason string }
 func (e *ProtocolError) Error() string { return "peer broke the ringnet protocol: " + e.Reason }
 
 func (e *ProtocolError) Unwrap() error { return syscall.EPROTO }
+
+// As has errors.As find e as the type that programs know.
+func (e *ProtocolError) As(target any) bool { return errtype.As(e, target) }
 
 // breach is the error of a search whose peer has broken the protocol. It is an errGone.
 func breach(reason error) error {

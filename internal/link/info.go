@@ -9,19 +9,18 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/bubble"
-	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // Info describes a link of this process at one moment. Its counters are since the link was made.
 type Info struct {
-	Network       string      // "rdma" or "shm"
-	Transport     string      // "InfiniBand" or "RoCE" on rdma, else ""
-	Local, Remote fabric.Addr // of the link's first queue pair
-	Dialed        bool        // whether this process dialed it
-	Connections   int         // that are open
-	Memory        int         // bytes at this end: what is registered, and the device's queues
-	SendQueue     int         // work requests that it has room for
-	Outstanding   int         // of those, how many have not completed
+	Network       string         // "rdma" or "shm"
+	Transport     string         // "InfiniBand" or "RoCE" on rdma, else ""
+	Local, Remote netip.AddrPort // of the link's first queue pair
+	Dialed        bool           // whether this process dialed it
+	Connections   int            // that are open
+	Memory        int            // bytes at this end: what is registered, and the device's queues
+	SendQueue     int            // work requests that it has room for
+	Outstanding   int            // of those, how many have not completed
 
 	Path         Path      // that the link's queue pair takes, or took
 	Seeking      bool      // it has lost its queue pair, and has no other yet
@@ -31,7 +30,7 @@ type Info struct {
 
 // Path has the addresses of the two cards that a queue pair connects: of this end, and of the
 // peer.
-type Path struct{ Local, Remote fabric.Addr }
+type Path struct{ Local, Remote netip.AddrPort }
 
 // all is the links of this process that have registered memory, and what those have done, by
 // network, that have freed theirs.
@@ -105,7 +104,7 @@ func (l *Link) tell(enough <-chan struct{}) *told {
 	if before := l.told.Load(); before != nil {
 		return before
 	}
-	return &told{Info: Info{Network: l.cfg.Network, Local: l.at(l.local), Remote: l.at(l.remote),
+	return &told{Info: Info{Network: l.cfg.Network, Local: l.local, Remote: l.remote,
 		Dialed: l.active, Connections: int(l.streams.live.Load())}}
 }
 
@@ -167,21 +166,19 @@ func (l *Link) info() Info {
 	return Info{
 		Network:      l.cfg.Network,
 		Transport:    l.limits.Transport,
-		Local:        l.at(l.local),
-		Remote:       l.at(l.remote),
+		Local:        l.local,
+		Remote:       l.remote,
 		Dialed:       l.active,
 		Connections:  int(l.streams.live.Load()),
 		Memory:       l.memory.account.Bytes(),
 		SendQueue:    l.send.slots.Depth(),
 		Outstanding:  l.send.slots.Outstanding(),
-		Path:         Path{l.at(l.ep.LocalAddr()), l.at(l.ep.RemoteAddr())},
+		Path:         Path{l.ep.LocalAddr(), l.ep.RemoteAddr()},
 		Seeking:      l.stage.pathless(),
 		SeekingSince: l.seekingSince(),
 		Stats:        l.stats,
 	}
 }
-
-func (l *Link) at(a netip.AddrPort) fabric.Addr { return fabric.NewAddr(l.cfg.Network, a) }
 
 // seekingSince is when the link has lost its queue pair, unless it has one. Called with mu held.
 func (l *Link) seekingSince() time.Time {

@@ -381,7 +381,7 @@ func TestProbesNameMemoryOfThePeer(t *testing.T) {
 	}
 	f, addr := onCardWith(t, manners)
 	l := listen(t, f, addr)
-	cfg := &rconn.Config{KeepAlive: 20 * time.Millisecond}
+	cfg := &rconntest.Config{KeepAlive: 20 * time.Millisecond}
 	served := make(chan *rconn.Conn, 1)
 	go func() {
 		ep, err := l.Accept()
