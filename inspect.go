@@ -100,10 +100,9 @@ func openConnections() []*connection {
 
 // describeProcess describes this process, once it has carried out the request.
 func describeProcess(r inspect.Request) inspect.Process {
-	memory := Memory()
 	p := inspect.Process{
 		Program: filepath.Base(os.Args[0]),
-		Memory:  inspect.Memory{Used: memory.Used, Limit: memory.Limit, Locked: memory.Locked},
+		Memory:  inspect.Memory(Memory()),
 		Polling: int64(pollers.Time()),
 	}
 	if r.Kill != 0 {
@@ -112,13 +111,11 @@ func describeProcess(r inspect.Request) inspect.Process {
 		}
 		return p
 	}
-	for _, l := range Links() {
+	for _, i := range link.List() {
+		l := rconn.LinkInfoOf(i)
 		p.Links = append(p.Links, inspect.Link{
-			Network: l.Network, Transport: l.Transport, Local: l.Local.String(), Remote: l.Remote.String(),
+			Info: i, Local: l.Local.String(), Remote: l.Remote.String(),
 			PathLocal: l.Path.Local.String(), PathRemote: l.Path.Remote.String(),
-			Dialed: l.Dialed, Connections: l.Connections, Memory: l.Memory,
-			SendQueue: l.SendQueue, Outstanding: l.Outstanding, SeekingSince: l.SeekingSince, Moves: l.Moves,
-			BytesSent: l.BytesSent, BytesReceived: l.BytesReceived, WorkRequests: l.WorkRequests, Events: l.Events,
 		})
 	}
 	enough, cancel := context.WithTimeout(context.Background(), describing)
@@ -145,23 +142,18 @@ func (c *connection) describe(enough <-chan struct{}, busy map[*link.Link]bool) 
 		d.PassedOver = append(d.PassedOver, inspect.PassedOver{Network: r.Network, Code: string(r.Code), Error: r.Err.Error()})
 	}
 	connections.mu.Unlock()
-	var stats Stats
 	if c.stream != nil {
-		s, l := link.StreamState{State: "busy"}, c.stream.Link()
-		if !busy[l] {
+		d.State = "busy"
+		if l := c.stream.Link(); !busy[l] {
 			if now, known := c.stream.State(enough); known {
-				s = now
+				d.StreamState = now
 			} else {
 				busy[l] = true
 			}
 		}
-		stats = Stats(s.StreamStats)
-		d.State, d.SeekingSince, d.Unread, d.Unsent = s.State, s.SeekingSince, s.Unread, s.Unsent
 	} else if tcp := c.tcp.Value(); tcp != nil {
-		stats, d.State = tcp.Stats(), "open"
+		d.StreamState = link.StreamState{StreamStats: link.StreamStats(tcp.Stats()), State: "open"}
 	}
-	d.BytesWritten, d.BytesReceived, d.Ring = stats.BytesWritten, stats.BytesReceived, stats.Memory
-	d.ReadWaits, d.WriteWaits = stats.ReadWaits, stats.WriteWaits
 	return d
 }
 

@@ -319,10 +319,10 @@ func state(c *inspect.Connection, now time.Time) string {
 
 // unread is what was not read, of the room that there is.
 func unread(c *inspect.Connection) string {
-	if c.Ring == 0 {
+	if c.Memory == 0 {
 		return "-"
 	}
-	return size(uint64(max(c.Unread, 0))) + "/" + size(uint64(c.Ring))
+	return size(uint64(max(c.Unread, 0))) + "/" + size(uint64(c.Memory))
 }
 
 // passedOver is why no better network carries a connection.

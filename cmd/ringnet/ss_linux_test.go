@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/inspect"
+	"github.com/ringnet/ringnet/internal/link"
 )
 
 // twoEnds are connections of this process over shm, which answers when they are returned.
@@ -129,8 +130,10 @@ func TestSsGoesOnWithoutAProcessThatIsKilled(t *testing.T) {
 func TestRatesAreByTheTimesOfTheAnswers(t *testing.T) {
 	at := func(answered, ended time.Duration, bytes uint64, polled time.Duration, more ...inspect.Link) survey {
 		p := inspect.Process{ID: "a", PID: 1, At: time.Unix(0, 0).Add(answered), Polling: int64(polled)}
-		p.Connections = []inspect.Connection{{Number: 1, Local: "c", BytesWritten: bytes}}
-		p.Links = append([]inspect.Link{{Local: "l", BytesReceived: bytes, SendQueue: 64, Outstanding: 3}}, more...)
+		p.Connections = []inspect.Connection{{Number: 1, Local: "c"}}
+		p.Connections[0].BytesWritten = bytes
+		p.Links = append([]inspect.Link{{Local: "l", Info: link.Info{SendQueue: 64, Outstanding: 3}}}, more...)
+		p.Links[0].BytesReceived = bytes
 		return survey{at: time.Unix(0, 0).Add(ended), all: []inspect.Process{p}}
 	}
 	before := at(0, 4*time.Second, 0, 0)
@@ -150,8 +153,9 @@ func TestRatesAreByTheTimesOfTheAnswers(t *testing.T) {
 func TestNothingThatIsToldReachesTheTerminalAsItIs(t *testing.T) {
 	v := survey{at: time.Now(), all: []inspect.Process{{
 		ID: "\u009b", PID: 1, Program: "中文\x1b[2Jx\u0301\x7f\n" + strings.Repeat("y", 1000),
-		Links:       []inspect.Link{{Network: "\x1b", Local: "a\tb", Remote: "\r", PathLocal: "\x07:1"}},
-		Connections: []inspect.Connection{{Carrier: "\x1b", Local: "\u009b", Remote: "\r", State: "\x1b", PassedOver: []inspect.PassedOver{{Network: "\x1b", Code: "\n"}}, Unread: -1, Unsent: -1}},
+		Links: []inspect.Link{{Info: link.Info{Network: "\x1b"}, Local: "a\tb", Remote: "\r", PathLocal: "\x07:1"}},
+		Connections: []inspect.Connection{{Carrier: "\x1b", Local: "\u009b", Remote: "\r", PassedOver: []inspect.PassedOver{{Network: "\x1b", Code: "\n"}},
+			StreamState: link.StreamState{State: "\x1b", Unread: -1, Unsent: -1}}},
 	}}}
 	clean(&v.all[0])
 	_, rows := busiest(v, survey{}, nil, nil)

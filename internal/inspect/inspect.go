@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/link"
 )
 
 // Process is one that uses package ringnet, at one moment.
@@ -31,52 +33,33 @@ type Process struct {
 	Error       string       `json:"error,omitempty"` // why the request was not carried out
 }
 
-// Memory is the bytes that a process has registered, and may register.
+// Memory is a ringnet.MemoryInfo: the bytes that a process has registered, and may register.
 type Memory struct {
-	Used   int `json:"used"`
-	Limit  int `json:"limit"`
-	Locked int `json:"locked"`
+	Used        int `json:"used"`
+	Limit       int `json:"limit"`
+	Locked      int `json:"locked"`
+	LockedLimit int `json:"-"`
 }
 
-// Link is a ringnet.LinkInfo.
+// Link is a link. Its addresses are what the process says of them.
 type Link struct {
-	Network       string    `json:"network"`
-	Transport     string    `json:"transport,omitempty"`
-	Local         string    `json:"local"`
-	Remote        string    `json:"remote"`
-	PathLocal     string    `json:"path_local"` // the cards that it goes over
-	PathRemote    string    `json:"path_remote"`
-	Dialed        bool      `json:"dialed"`
-	Connections   int       `json:"connections"`
-	Memory        int       `json:"memory"`
-	SendQueue     int       `json:"send_queue"`  // work requests that it has room for
-	Outstanding   int       `json:"outstanding"` // of those
-	SeekingSince  time.Time `json:"seeking_since,omitzero"`
-	Moves         uint64    `json:"moves"`
-	BytesSent     uint64    `json:"bytes_sent"`
-	BytesReceived uint64    `json:"bytes_received"`
-	WorkRequests  uint64    `json:"work_requests"`
-	Events        uint64    `json:"events"`
+	link.Info
+	Local      string `json:"local"`
+	Remote     string `json:"remote"`
+	PathLocal  string `json:"path_local"` // the cards that it goes over
+	PathRemote string `json:"path_remote"`
 }
 
 // Connection is one end of a connection.
 type Connection struct {
-	Number        uint64       `json:"number"`  // in its process, for [Request].Kill
-	Carrier       string       `json:"carrier"` // "shm", "rdma" or "tcp"
-	Local         string       `json:"local"`
-	Remote        string       `json:"remote"`
-	Dialed        bool         `json:"dialed"`
-	Began         time.Time    `json:"began"`
-	State         string       `json:"state"`
-	SeekingSince  time.Time    `json:"seeking_since,omitzero"`
-	BytesWritten  uint64       `json:"bytes_written"`
-	BytesReceived uint64       `json:"bytes_received"`
-	Unread        int          `json:"unread"` // bytes that have arrived and were not read
-	Ring          int          `json:"ring"`   // bytes that have room at this end
-	Unsent        int          `json:"unsent"` // bytes that Write has accepted and that have not left
-	ReadWaits     uint64       `json:"read_waits"`
-	WriteWaits    uint64       `json:"write_waits"`
-	PassedOver    []PassedOver `json:"passed_over,omitempty"` // why no better network carries it
+	Number  uint64    `json:"number"`  // in its process, for [Request].Kill
+	Carrier string    `json:"carrier"` // "shm", "rdma" or "tcp"
+	Local   string    `json:"local"`
+	Remote  string    `json:"remote"`
+	Dialed  bool      `json:"dialed"`
+	Began   time.Time `json:"began"`
+	link.StreamState
+	PassedOver []PassedOver `json:"passed_over,omitempty"` // why no better network carries it
 }
 
 // PassedOver is a ringnet.Reason.

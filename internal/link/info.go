@@ -11,20 +11,21 @@ import (
 	"github.com/ringnet/ringnet/internal/bubble"
 )
 
-// Info describes a link of this process at one moment. Its counters are since the link was made.
+// Info describes a link of this process at one moment. Its counters are since the link was made. What
+// `ringnet ss` tells of it has a name in JSON.
 type Info struct {
-	Network       string         // "rdma" or "shm"
-	Transport     string         // "InfiniBand" or "RoCE" on rdma, else ""
-	Local, Remote netip.AddrPort // of the link's first queue pair
-	Dialed        bool           // whether this process dialed it
-	Connections   int            // that are open
-	Memory        int            // bytes at this end: what is registered, and the device's queues
-	SendQueue     int            // work requests that it has room for
-	Outstanding   int            // of those, how many have not completed
+	Network       string         `json:"network"`             // "rdma" or "shm"
+	Transport     string         `json:"transport,omitempty"` // "InfiniBand" or "RoCE" on rdma, else ""
+	Local, Remote netip.AddrPort `json:"-"`                   // of the link's first queue pair
+	Dialed        bool           `json:"dialed"`              // whether this process dialed it
+	Connections   int            `json:"connections"`         // that are open
+	Memory        int            `json:"memory"`              // bytes at this end: what is registered, and the device's queues
+	SendQueue     int            `json:"send_queue"`          // work requests that it has room for
+	Outstanding   int            `json:"outstanding"`         // of those, how many have not completed
 
-	Path         Path      // that the link's queue pair takes, or took
-	Seeking      bool      // it has lost its queue pair, and has no other yet
-	SeekingSince time.Time // when it has lost it; zero unless Seeking
+	Path         Path      `json:"-"`                      // that the link's queue pair takes, or took
+	Seeking      bool      `json:"-"`                      // it has lost its queue pair, and has no other yet
+	SeekingSince time.Time `json:"seeking_since,omitzero"` // when it has lost it; zero unless Seeking
 	Stats
 }
 

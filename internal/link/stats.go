@@ -1,36 +1,32 @@
 package link
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
 )
 
-// Stats counts what a link has done.
+// Stats counts what a link has done. What `ringnet ss` tells of it has a name in JSON.
 type Stats struct {
-	BytesSent        uint64 // of data
-	BytesReceived    uint64 // of data, read or not
-	MessagesSent     uint64 // work requests with data
-	MessagesReceived uint64 // work requests with data
-	ControlSent      uint64 // SENDs: with records, or link credit alone
-	Moves            uint64 // times that the link has lost its queue pair and gone on over another
-	WorkRequests     uint64 // posted, of all kinds
-	Signaled         uint64 // of those, the signaled ones
-	Events           uint64 // times that the engine was woken
-	Probes           uint64 // sent: writes of nothing, for keepalive or to have staging memory back
+	BytesSent        uint64 `json:"bytes_sent"`     // of data
+	BytesReceived    uint64 `json:"bytes_received"` // of data, read or not
+	MessagesSent     uint64 `json:"-"`              // work requests with data
+	MessagesReceived uint64 `json:"-"`              // work requests with data
+	ControlSent      uint64 `json:"-"`              // SENDs: with records, or link credit alone
+	Moves            uint64 `json:"moves"`          // times that the link has lost its queue pair and gone on over another
+	WorkRequests     uint64 `json:"work_requests"`  // posted, of all kinds
+	Signaled         uint64 `json:"-"`              // of those, the signaled ones
+	Events           uint64 `json:"events"`         // times that the engine was woken
+	Probes           uint64 `json:"-"`              // sent: writes of nothing, for keepalive or to have staging memory back
 }
 
+// add adds each counter.
 func (s *Stats) add(more Stats) {
-	s.BytesSent += more.BytesSent
-	s.BytesReceived += more.BytesReceived
-	s.MessagesSent += more.MessagesSent
-	s.MessagesReceived += more.MessagesReceived
-	s.ControlSent += more.ControlSent
-	s.Moves += more.Moves
-	s.WorkRequests += more.WorkRequests
-	s.Signaled += more.Signaled
-	s.Events += more.Events
-	s.Probes += more.Probes
+	sum, added := reflect.ValueOf(s).Elem(), reflect.ValueOf(more)
+	for i := range sum.NumField() {
+		sum.Field(i).SetUint(sum.Field(i).Uint() + added.Field(i).Uint())
+	}
 }
 
 // Stats returns a snapshot of the link's counters.
@@ -40,18 +36,19 @@ func (l *Link) Stats() Stats {
 	return l.stats
 }
 
-// StreamStats counts what a stream has done since it began. Package ringnet documents each field.
+// StreamStats counts what a stream has done since it began: it has the fields of rconn.Stats, which documents
+// them.
 type StreamStats struct {
-	BytesWritten     uint64 // that Write has accepted, without those that Close has discarded
-	BytesReceived    uint64
-	MessagesSent     uint64 // work requests with data
-	MessagesReceived uint64 // work requests with data
-	CreditsSent      uint64 // messages that give room in a ring back
-	CreditsReceived  uint64 // messages that give room in a ring back
-	ReadWaits        uint64
-	WriteWaits       uint64
-	Memory           int           // bytes of the rings at this end, at the moment
-	RTT              time.Duration // over TCP alone
+	BytesWritten     uint64        `json:"bytes_written"` // that Write has accepted, without those that Close has discarded
+	BytesReceived    uint64        `json:"bytes_received"`
+	MessagesSent     uint64        `json:"-"` // work requests with data
+	MessagesReceived uint64        `json:"-"` // work requests with data
+	CreditsSent      uint64        `json:"-"` // messages that give room in a ring back
+	CreditsReceived  uint64        `json:"-"` // messages that give room in a ring back
+	ReadWaits        uint64        `json:"read_waits"`
+	WriteWaits       uint64        `json:"write_waits"`
+	Memory           int           `json:"ring"` // bytes of the rings at this end, at the moment
+	RTT              time.Duration `json:"-"`    // over TCP alone
 }
 
 // Stats returns a snapshot of the stream's counters. It works after Close.
@@ -73,10 +70,10 @@ func (s *Stream) counted() StreamStats {
 // StreamState is what a stream is doing at one moment.
 type StreamState struct {
 	StreamStats
-	State        string    // in one word: see Stream.State
-	SeekingSince time.Time // as that of the link's Info
-	Unread       int       // bytes that have arrived and were not read
-	Unsent       int       // bytes that Write has accepted and that have not left
+	State        string    `json:"state"`                  // in one word: see Stream.State
+	SeekingSince time.Time `json:"seeking_since,omitzero"` // as that of the link's Info
+	Unread       int       `json:"unread"`                 // bytes that have arrived and were not read
+	Unsent       int       `json:"unsent"`                 // bytes that Write has accepted and that have not left
 }
 
 // State returns a snapshot of what the stream is doing, unless something holds the link's lock until
