@@ -116,11 +116,13 @@ func Links() (all []LinkInfo) {
 // with another process.
 type MemoryInfo struct {
 	// Used is what is registered now. Limit is what SetMemoryLimit has set, or its default.
-	Used, Limit int
+	Used  int `metric:"memory_used_bytes" help:"Memory that links have registered."`
+	Limit int `metric:"memory_limit_bytes" help:"Memory that links may register."`
 
 	// Locked is the part of Used that is pinned for devices. LockedLimit is its limit,
 	// RLIMIT_MEMLOCK, or math.MaxInt for a process that has CAP_IPC_LOCK.
-	Locked, LockedLimit int
+	Locked      int `metric:"locked_memory_used_bytes" help:"Memory that links have locked (pinned) for RDMA devices."`
+	LockedLimit int `metric:"locked_memory_limit_bytes" help:"Memory that links may lock (pin) for RDMA devices; infinite without a limit."`
 }
 
 // Memory returns how much memory the links of this process use. Rings grow until seven eighths of a limit are in use; the

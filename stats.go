@@ -19,12 +19,12 @@ type Stats = rconn.Stats
 // ListenerStats counts what a listener has done on one network. The numbers only grow.
 type ListenerStats struct {
 	// Accepted counts connections that Accept has returned.
-	Accepted uint64
+	Accepted uint64 `metric:"accepts" help:"Connections that Accept has returned, by the network that carries them."`
 
 	// FellBack counts those of Accepted that TCP carries although the listener offered a
 	// better network: the dialer could not use it, or does not use ringnet. It is counted
 	// on "tcp" alone.
-	FellBack uint64
+	FellBack uint64 `metric:"accepts_fell_back" of:"tcp" help:"Connections that Accept has returned over TCP although the listener offered a better network."`
 
 	// Failed counts, by the reason, connections that dialers have asked for and not got:
 	// the listener had no room (ReasonFull: see Backlog and PendingMemory) or no memory
@@ -32,43 +32,47 @@ type ListenerStats struct {
 	// ReasonReset), its TCP connection did not come to this listener (ReasonElsewhere), and
 	// so on. Most dialers ask again, and each request counts. Connections that end because
 	// the listener was closed do not count.
-	Failed map[ReasonCode]uint64
+	Failed map[ReasonCode]uint64 `metric:"handshakes_failed" help:"Connections that dialers have asked listeners for in vain, by the code of the reason."`
 }
 
 // NetworkTotals counts what this process has done over one network since it started. The
-// numbers only grow.
+// numbers only grow. Module metrics makes a metric of each field, as its tags say: of all networks that
+// carry connections, of those that have links, or of TCP alone.
 type NetworkTotals struct {
 	// Dialed counts connections that dials have returned, at the network that carries
 	// them. DialsFailed counts dials that have failed, at the network that the caller asked
 	// for, which may be "auto", by the reason.
-	Dialed      uint64
-	DialsFailed map[ReasonCode]uint64
+	Dialed      uint64                `metric:"dials_succeeded" help:"Dials that have returned a connection, by the network that carries it."`
+	DialsFailed map[ReasonCode]uint64 `metric:"dials_failed" help:"Dials that have failed, by the network asked for and the code of the reason."`
 
 	// PassedOver counts, by the reason, dials of "auto" that have not connected over this
 	// network, whether they connected over another or failed.
-	PassedOver map[ReasonCode]uint64
+	PassedOver map[ReasonCode]uint64 `metric:"dials_passed_over" help:"Dials of auto that have not connected over a better network than TCP, by that network and the code of the reason."`
 
 	ListenerStats // the sum of all listeners
 
 	// Opened counts connections that have begun, including those that Accept has not
 	// returned yet and some that a dial has given up. Closed counts those of them that
 	// were closed; the difference is how many are open.
-	Opened, Closed uint64
+	Opened uint64 `metric:"connections_opened" help:"Connections that have begun."`
+	Closed uint64 `metric:"connections_closed" help:"Connections that were closed."`
 
 	// What all connections have carried, with those that are closed. Messages are work
 	// requests with data; 0 over TCP. Over TCP a call counts when it returns, and what a
 	// program does with the NetConn of an AutoConn does not count.
-	BytesSent, BytesReceived       uint64
-	MessagesSent, MessagesReceived uint64
+	BytesSent        uint64 `metric:"sent_bytes" help:"Bytes that connections have sent."`
+	BytesReceived    uint64 `metric:"received_bytes" help:"Bytes that connections have received."`
+	MessagesSent     uint64 `metric:"sent_messages" of:"links" help:"Work requests with data that connections have sent."`
+	MessagesReceived uint64 `metric:"received_messages" of:"links" help:"Work requests with data that connections have received."`
 
 	// LinksMoved counts how often a link has lost its queue pair and gone on over another
 	// (see [Config].ResumeTimeout). Each end of a link counts for itself.
-	LinksMoved uint64
+	LinksMoved uint64 `metric:"links_moved" of:"links" help:"Times that a link has lost its queue pair and has gone on over another."`
 
 	// LinksMade counts links that were made. LinksLost counts, by the reason, those that
 	// have ended for another cause than having nothing more to carry.
-	LinksMade uint64
-	LinksLost map[ReasonCode]uint64
+	LinksMade uint64                `metric:"links_made" of:"links" help:"Links that were made."`
+	LinksLost map[ReasonCode]uint64 `metric:"links_lost" help:"Links that have ended although they were needed, by the code of the reason."`
 }
 
 // Totals returns what this process has done over each network since it started. The keys are

@@ -90,7 +90,7 @@ func requireCounted(t *testing.T, network, host string) {
 		"ringnet_memory_used_bytes":         float64(m.Used),
 		"ringnet_memory_limit_bytes":        float64(m.Limit),
 		"ringnet_locked_memory_used_bytes":  float64(m.Locked),
-		"ringnet_locked_memory_limit_bytes": limit(m.LockedLimit),
+		"ringnet_locked_memory_limit_bytes": number(reflect.ValueOf(m.LockedLimit)),
 	} {
 		require.Equal(t, want, after[name], name)
 	}

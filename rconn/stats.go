@@ -38,7 +38,7 @@ type LinkInfo struct {
 	Transport     string // "InfiniBand" or "RoCE" on rdma, "" on shm
 	Local, Remote Addr   // its addresses when it was made
 	Dialed        bool   // whether this process dialed it
-	Connections   int    // open connections
+	Connections   int    `metric:"link_connections" help:"Connections that links carry at the moment."` // open connections
 
 	// Memory is how many bytes the link takes of those that ringnet.Memory counts: rings, staging
 	// memory, receives, buffers and the device's queues.
@@ -50,7 +50,7 @@ type LinkInfo struct {
 	// Path has the cards that the link goes over now. Seeking says that it has lost its queue
 	// pair and is looking for another: see ringnet.Config.ResumeTimeout.
 	Path         Path
-	Seeking      bool
+	Seeking      bool      `metric:"links_seeking" help:"Links that have lost their queue pair and seek another, while their connections wait."`
 	SeekingSince time.Time // when it has lost it; zero unless Seeking
 
 	LinkStats // since it was made
