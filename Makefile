@@ -69,7 +69,7 @@ test: packages
 		$(MAKE) --no-print-directory $$targets || exit 1; done
 
 # Debian packages that tests want: a C compiler for the race detector and the
-# verbs shim, one more for arm64, the official headers for the shim's ABI test,
+# shim of rdma-core, one more for arm64, the official headers for the shim's ABI test,
 # ip and nft for network namespaces, programs that ringnet is to carry,
 # podman for containers, systemd to check units, and lintian for the Debian package.
 # tools/softroce installs what it needs by itself.
@@ -139,7 +139,7 @@ unit:
 	$(TEST) ./credit ./internal/link
 
 # Builds without cgo and for systems without RDMA have stubs that say so. The
-# verbs shim is compiled for the other processor that RDMA devices are found
+# shim of rdma-core is compiled for the other processor that RDMA devices are found
 # beside: nothing of it may depend on the processor. What counts positions and maps
 # memory is tested where ints and addresses have 32 bits, if the system runs programs of 386, as most
 # of amd64 do.
@@ -152,7 +152,7 @@ cross:
 	@if $(NARROWLY) test -run '^$$' ./ring >/dev/null 2>&1; then \
 		echo $(NARROWLY) test -short -p 4 $(NARROW); $(NARROWLY) test -timeout 30m -short -p 4 $(NARROW); \
 	else echo "this system runs no programs of 386: no test has been run as one"; fi
-	CGO_ENABLED=1 GOOS=linux GOARCH=arm64 CC=$(CROSS_CC) $(GO) vet ./internal/fabric/verbs
+	CGO_ENABLED=1 GOOS=linux GOARCH=arm64 CC=$(CROSS_CC) $(GO) vet ./internal/rdmacore ./internal/fabric/verbs
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 	cd cmd/ringnet && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 	cd metrics && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
@@ -194,10 +194,10 @@ test-card: $(CARD) bin/cpeer
 	cd rdmaudp && $(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)' . ./examples/feed
 	cd rdmaudp && $(TEST_RDMA) $(ON_INFINIBAND) -run InfiniBand .
 	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/testing/integration
-	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
+	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/rdmacore ./internal/fabric/verbs
 	$(TEST_RDMA) $(ON_INFINIBAND) $(SUITE) -skip '$(CARD_LACKS)'
 	$(TEST_RDMA) $(ON_INFINIBAND) -skip '$(CARD_LACKS)|/^shm$$' ./internal/testing/integration
-	$(TEST_RDMA) $(RNR_ON_INFINIBAND) -skip '$(INFINIBAND_LACKS)|^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
+	$(TEST_RDMA) $(RNR_ON_INFINIBAND) -skip '$(INFINIBAND_LACKS)|^TestABI|$(CARD_LACKS)' ./internal/rdmacore ./internal/fabric/verbs
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
 	cd metrics && $(TEST_RDMA) $(ON_CARD) -skip '$(CARD_LACKS)' ./...
 	cd grpcnet && $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
@@ -210,7 +210,7 @@ test-card: $(CARD) bin/cpeer
 # The suites once more on a real kernel's RDMA stack, and between two machines on one cable. Under
 # the race detector they run natively: see test-card.
 test-rdma: rdma-suites
-	$(SOFTROCE) -timeout 30m -- tools/rdmasuites.sh root rconn integration verbs rdmaudp interop metrics command
+	$(SOFTROCE) -timeout 30m -- tools/rdmasuites.sh root rconn integration rdmacore verbs rdmaudp interop metrics command
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
 		bin/hwcounters bin/rdma/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
@@ -227,7 +227,7 @@ bin/cpeer: $(wildcard interop/cpeer/*) | packages
 # What tools/rdmasuites.sh runs.
 rdma-suites: $(SOFTROCE) bin/hwcounters bin/cpeer
 	$(GO) test -c -o bin/rdma/root.test .
-	$(GO) test -c -o bin/rdma/ ./rconn ./internal/testing/integration ./internal/fabric/verbs
+	$(GO) test -c -o bin/rdma/ ./rconn ./internal/testing/integration ./internal/rdmacore ./internal/fabric/verbs
 	cd interop && $(GO) test -c -o ../bin/rdma/interop.test .
 	cd metrics && $(GO) test -c -o ../bin/rdma/metrics.test .
 	cd rdmaudp && $(GO) test -c -o ../bin/rdma/rdmaudp.test . && $(GO) test -c -o ../bin/rdma/feed.test ./examples/feed
@@ -268,7 +268,7 @@ soak: rdma-suites
 	cd tools/idealcard && $(GO) test -count=10 -timeout 60m -run '^TestManners$$' .
 	cd tools/softroce && SOFTROCE_TEST_GUESTS=1 $(GO) test -count=1 -timeout 30m .
 	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
-	$(SOFTROCE) -timeout 2h -- tools/rdmasuites.sh root rconn integration verbs rdmaudp feed
+	$(SOFTROCE) -timeout 2h -- tools/rdmasuites.sh root rconn integration rdmacore verbs rdmaudp feed
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -tags etcd -count=3 ./...
 	cd grpcnet && $(TEST) -race -count=3 ./...
 	tools/grpctests.sh tcp && tools/grpctests.sh auto

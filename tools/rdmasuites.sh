@@ -24,7 +24,8 @@ for suite in "$@"; do
 	root) in_folder . "$counting" "$test" -test.run "$(tools/rdmatests.sh .)" ;;
 	rconn) in_folder rconn "$counting" "$test" -test.run "$(tools/rdmatests.sh rconn)" ;;
 	integration) in_folder internal/testing/integration "$counting" "$test" -test.skip '/^shm$' ;;
-	verbs) in_folder internal/fabric/verbs "$test" -test.skip '^TestABI' ;;
+	rdmacore) in_folder internal/rdmacore "$test" -test.skip '^TestABI' ;;
+	verbs) in_folder internal/fabric/verbs "$test" ;;
 	interop) in_folder interop "$counting" "$test" -test.run '^(TestLibrariesDialRingnet|TestHTTPCarriesLargeBodiesBothWays|TestAPeerInC.*)$/^rdma$' ;;
 	metrics) in_folder metrics "$counting" "$test" ;;
 	rdmaudp) in_folder rdmaudp "$test" -test.skip 'DeviceRemoved|BetweenNodes' ;;

@@ -1,5 +1,7 @@
 package verbs
 
+import "github.com/ringnet/ringnet/internal/fabric"
+
 // Config has the options of a fabric.
 type Config struct {
 	// TrafficClass is what the packets of connections are marked with, as
@@ -7,7 +9,5 @@ type Config struct {
 	TrafficClass int
 }
 
-// class is the byte to mark packets with, if there is one.
-func (c Config) class() (class uint8, ok bool) {
-	return uint8(max(c.TrafficClass, 0)), c.TrafficClass != 0
-}
+// Fabric returns the fabric with the default configuration.
+func Fabric() (fabric.Fabric, error) { return New(Config{}) }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
@@ -80,7 +81,7 @@ func TestPostSendRefusesNonsense(t *testing.T) {
 		want syscall.Errno
 	}{
 		{"too many", make([]fabric.WorkRequest, options.SendQueue+1), syscall.ENOMEM},
-		{"too long to be inline", []fabric.WorkRequest{{Data: make([]byte, maxInline+1)}}, syscall.EMSGSIZE},
+		{"too long to be inline", []fabric.WorkRequest{{Data: make([]byte, rdmacore.MaxInline+1)}}, syscall.EMSGSIZE},
 		{"data elsewhere", []fabric.WorkRequest{{Data: make([]byte, 1), Memory: m}}, syscall.EFAULT},
 		{"the ID of a receive", []fabric.WorkRequest{{ID: recvBit}}, syscall.EINVAL},
 		{"no opcode", []fabric.WorkRequest{{Op: 9}}, syscall.EINVAL},

@@ -13,9 +13,6 @@ package verbs
 // (section 2 of rdmaudp/protocol.md: datagramanswer.go has the receiver's side,
 // datagramresolve.go the sender's). Members of groups are in datagramgroup.go.
 
-// #include "shim.h"
-import "C"
-
 import (
 	"context"
 	"errors"
@@ -27,6 +24,8 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 const (
@@ -42,11 +41,11 @@ const (
 
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
-	rdma     rdma // in the port space for UDP
-	v6Only   bool // local is the unspecified IPv6 address: no IPv4
+	cm       rdmacore.CM // in the port space UDP
+	v6Only   bool        // local is the unspecified IPv6 address: no IPv4
 	local    netip.AddrPort
 	limits   fabric.DatagramLimits
-	listener *listener
+	listener *rdmacore.Listener
 	callbacks
 	lifetime
 
@@ -89,9 +88,12 @@ var (
 // ListenPacket implements [fabric.Datagrams].
 func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
 	budget.Process.Refresh()
-	f.space = C.RN_RDMA_PS_UDP
+	cm, err := rdmacore.Open(rdmacore.Config{Space: rdmacore.UDP, TrafficClass: f.config.TrafficClass})
+	if err != nil {
+		return nil, err
+	}
 	d := &datagrams{
-		rdma:      f,
+		cm:        cm,
 		v6Only:    local.Addr() == netip.IPv6Unspecified(),
 		callbacks: callbacks{o.Filter, o.Notify, o.Lost},
 		handles:   make(map[uint64]*addressHandle),
@@ -99,12 +101,16 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.queues.Store(new([]*datagramQueue))
 	d.recvQueue = clampRecvQueue(o.RecvQueue)
-	l, err := f.Listen(local, resolutionBacklog)
+	l, err := cm.Listen(local, rdmacore.ListenOptions{
+		Backlog: resolutionBacklog,
+		Full:    wire.Full.Append(nil),
+		Refusal: func(err error) []byte { return wire.Reject{Reason: err.Error()}.Append(nil) },
+	})
 	if err != nil {
 		return nil, err
 	}
-	d.listener, d.local = l.(*listener), l.Addr()
-	d.limits = fabric.DatagramLimits{MaxMessage: largestMTU - fabric.HeaderSize, Spin: spin}
+	d.listener, d.local = l, l.Addr()
+	d.limits = fabric.DatagramLimits{MaxMessage: largestMTU - fabric.HeaderSize, Spin: rdmacore.Spin}
 	var unfit error // of a port without datagrams, which does not keep the others from having them
 	for _, a := range d.ports() {
 		d.making.Lock()
@@ -133,8 +139,8 @@ func (d *datagrams) ports() (all []netip.Addr) {
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		return []netip.Addr{a}
 	}
-	for _, card := range d.rdma.cards(func(device string) string { return device }) {
-		all = append(all, card[0])
+	for _, port := range d.cm.Ports() {
+		all = append(all, port[0])
 	}
 	return all
 }
@@ -192,18 +198,18 @@ func (d *datagrams) add(q *datagramQueue) bool {
 	return true
 }
 
-// queueFor returns the queue pair at the port of an endpoint, in use from now on, and
+// queueFor returns the queue pair at the port of an ID, in use from now on, and
 // makes one if there is none. It may have failed by then.
-func (d *datagrams) queueFor(e *endpoint) (*datagramQueue, error) {
-	if q := d.queueAt(e); q != nil {
+func (d *datagrams) queueFor(id *rdmacore.ID) (*datagramQueue, error) {
+	if q := d.queueAt(id); q != nil {
 		return q, nil
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	if q := d.queueAt(e); q != nil {
+	if q := d.queueAt(id); q != nil {
 		return q, nil // another goroutine has made it
 	}
-	q, err := d.openQueue(e.local.Addr(), nil)
+	q, err := d.openQueue(id.LocalAddr().Addr(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -213,13 +219,13 @@ func (d *datagrams) queueFor(e *endpoint) (*datagramQueue, error) {
 	return q, nil
 }
 
-// queueAt is the queue pair at the port of an endpoint, in use from now on, or nil if
+// queueAt is the queue pair at the port of an ID, in use from now on, or nil if
 // there is none.
-func (d *datagrams) queueAt(e *endpoint) *datagramQueue {
+func (d *datagrams) queueAt(id *rdmacore.ID) *datagramQueue {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, q := range *d.queues.Load() {
-		if !q.group.IsValid() && !q.failed.Load() && q.isAt(e) {
+		if !q.group.IsValid() && !q.failed.Load() && q.isAt(id) {
 			q.used = true
 			return q
 		}
@@ -316,7 +322,7 @@ func (d *datagrams) Close() error {
 		d.end(q)
 	}
 	for _, r := range requests {
-		_ = r.e.Close()
+		_ = r.id.Close()
 	}
 	d.background.Wait()
 	return err

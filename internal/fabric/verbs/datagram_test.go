@@ -17,6 +17,7 @@ import (
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 )
 
 // packets is an endpoint for datagrams, and a channel that receives when there are any.
@@ -126,13 +127,13 @@ func TestDatagramsGiveEverythingBack(t *testing.T) {
 func leavesNothing(t *testing.T) {
 	t.Helper()
 	used, _ := budget.Process.State()
-	before := countResources(t)
+	before := rdmatest.CountResources(t)
 	t.Cleanup(func() {
 		after, _ := budget.Process.State()
 		require.Equal(t, used, after)
-		var now resources
+		var now rdmatest.Resources
 		for deadline := time.Now().Add(hang.After); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-			now = countResources(t)
+			now = rdmatest.CountResources(t)
 			now.Mappings = before.Mappings                          // threads' stacks, and malloc's arenas
 			now.Goroutines = max(now.Goroutines, before.Goroutines) // one was about to end
 			if now == before {
@@ -149,7 +150,7 @@ func (p packets) forgetWatchers() {
 	defer p.mu.Unlock()
 	q := p.queue()
 	for _, w := range q.watchers {
-		_ = w.e.Close()
+		_ = w.id.Close()
 	}
 	q.watchers = nil
 }
@@ -199,7 +200,7 @@ func TestDatagramsOfStrangers(t *testing.T) {
 	q := a.queue()
 	q.sending.Lock()
 	require.Equal(t, fabric.OK, q.encode(0, &fabric.Datagram{To: right}))
-	q.e.sge[0].length = 1
+	q.sends.SGEs[0].Length = 1
 	q.post(1)
 	q.sending.Unlock()
 
@@ -268,7 +269,7 @@ func TestDatagramsWhenAQueuePairFails(t *testing.T) {
 	h := a.to(t, b)
 	defer h.Close()
 	q := b.queue()
-	require.NoError(t, q.e.Disconnect()) // to state ERR
+	require.NoError(t, q.qp.ToError()) // to state ERR
 	hang.Unless(t, func() bool {
 		b.Receive(make([]fabric.Datagram, 1)) // finds the receives flushed, once the device has done so
 		return h.gone.Load()

@@ -5,9 +5,6 @@ package verbs
 // Requests for a queue pair, and requests to watch it: the receiver's side of section
 // 2 of rdmaudp/protocol.md.
 
-// #include "shim.h"
-import "C"
-
 import (
 	"context"
 	"errors"
@@ -17,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -45,24 +43,23 @@ const (
 // gone.
 func (d *datagrams) serve() {
 	for {
-		e, err := d.listener.Accept()
+		id, err := d.listener.Accept()
 		if err != nil {
 			if errors.Is(err, fabric.ErrDeviceRemoved) {
 				d.lost(err)
 			}
 			return
 		}
-		d.handleRequest(e.(*endpoint))
+		d.handleRequest(id)
 	}
 }
 
 // pendingRequest is a request that has not been answered yet.
 type pendingRequest struct {
 	wire.ResolutionRequest
-	e *endpoint
+	id   *rdmacore.ID
+	from netip.Addr
 }
-
-func (r pendingRequest) from() netip.Addr { return r.e.remote.Addr() }
 
 // watcher is a sender's request to watch a queue pair.
 type watcher struct {
@@ -73,27 +70,28 @@ type watcher struct {
 // handleRequest answers a sender when both of its requests have arrived. If the request
 // is a receiver's notice that its queue pair has ended, handleRequest ends the handle
 // for it.
-func (d *datagrams) handleRequest(e *endpoint) {
-	r, ok := wire.DecodeResolutionRequest(e.private)
+func (d *datagrams) handleRequest(id *rdmacore.ID) {
+	r, ok := wire.DecodeResolutionRequest(id.Private())
+	from := id.RemoteAddr().Addr()
 	if !ok || r.Kind == wire.Ended {
 		if ok {
-			d.endHandle(r.ID, e.remote.Addr())
+			d.endHandle(r.ID, from)
 		}
-		_ = e.Close() // rejects the request
+		_ = id.Close() // rejects the request
 		return
 	}
-	asks := pendingRequest{r, e}
+	asks := pendingRequest{r, id, from}
 	watches, crowded := d.pair(asks)
-	if crowded.e != nil {
-		refuse(wire.Full, crowded.e)
+	if crowded.id != nil {
+		refuse(wire.Full, crowded.id)
 	}
-	if watches.e == nil {
+	if watches.id == nil {
 		return
 	}
 	if r.Kind == wire.Watches {
 		asks, watches = watches, asks
 	}
-	d.answer(asks.e, watches)
+	d.answer(asks.id, watches)
 }
 
 // endHandle marks as gone the handle whose requests have the number id, if it leads to the
@@ -113,7 +111,7 @@ func (d *datagrams) pair(r pendingRequest) (other, crowded pendingRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i := slices.IndexFunc(d.requests, func(o pendingRequest) bool {
-		return o.ID == r.ID && o.Kind != r.Kind && o.from() == r.from()
+		return o.ID == r.ID && o.Kind != r.Kind && o.from == r.from
 	})
 	switch {
 	case d.closed:
@@ -125,7 +123,7 @@ func (d *datagrams) pair(r pendingRequest) (other, crowded pendingRequest) {
 	}
 	d.requests = append(d.requests, r)
 	if len(d.requests) > maxRequests {
-		i := victim(d.requests, pendingRequest.from)
+		i := victim(d.requests, func(r pendingRequest) netip.Addr { return r.from })
 		crowded = d.requests[i]
 		d.requests = slices.Delete(d.requests, i, i+1)
 	}
@@ -148,30 +146,29 @@ func victim[T any](all []T, from func(T) netip.Addr) int {
 
 // answer answers the request for a queue pair, and keeps the sender's request to watch
 // it.
-func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
+func (d *datagrams) answer(asks *rdmacore.ID, watches pendingRequest) {
 	q, err := d.queueFor(asks)
 	switch {
 	case err == nil:
-	case isShortage(err):
+	case rdmacore.IsShortage(err):
 		why := err.Error()
-		refuse(wire.Reject{Busy: true, Reason: why[:min(len(why), maxReason)]}, asks, watches.e)
+		refuse(wire.Reject{Busy: true, Reason: why[:min(len(why), maxReason)]}, asks, watches.id)
 		return
 	default:
 		_ = asks.Close()
-		_ = watches.e.Close()
+		_ = watches.id.Close()
 		return
 	}
 	forgotten, ok := d.addWatcher(q, watches)
 	for _, w := range forgotten {
-		_ = w.e.Close()
+		_ = w.id.Close()
 	}
 	if !ok {
-		refuse(wire.Full, asks, watches.e)
+		refuse(wire.Full, asks, watches.id)
 		return
 	}
 	reply := wire.ResolutionReply{MaxMessage: uint16(min(q.maxMessage(), d.limits.MaxMessage)), Key: q.key}
-	data, n := privateData(reply.Append(nil))
-	C.rn_accept(asks.id, q.qpNum, data, n)
+	_ = asks.Accept(q.qp.Number(), reply.Append(nil))
 	_ = asks.Close()
 }
 
@@ -189,7 +186,7 @@ func (d *datagrams) addWatcher(q *datagramQueue, r pendingRequest) (forgotten []
 		switch {
 		case time.Since(q.watchers[0].since) > maxWatcherAge:
 		case len(q.watchers) > maxWatchers:
-			i = victim(q.watchers, watcher.from)
+			i = victim(q.watchers, func(w watcher) netip.Addr { return w.from })
 		default:
 			return forgotten, true
 		}
@@ -200,10 +197,10 @@ func (d *datagrams) addWatcher(q *datagramQueue, r pendingRequest) (forgotten []
 
 // refuse rejects and closes requests. Of the two of a sender either may be rejected
 // first.
-func refuse(r wire.Reject, requests ...*endpoint) {
-	for _, e := range requests {
-		_ = e.Reject(r.Append(nil))
-		_ = e.Close()
+func refuse(r wire.Reject, requests ...*rdmacore.ID) {
+	for _, id := range requests {
+		_ = id.Reject(r.Append(nil))
+		_ = id.Close()
 	}
 }
 
@@ -211,7 +208,7 @@ func refuse(r wire.Reject, requests ...*endpoint) {
 // watchers' requests, and notifies the watchers in the background.
 func (d *datagrams) end(q *datagramQueue) {
 	for _, w := range q.watchers {
-		_ = w.e.Close() // rejects the request
+		_ = w.id.Close() // rejects the request
 	}
 	if len(q.watchers) > 0 {
 		d.background.Go(func() { d.notifyWatchers(q.watchers) })
@@ -235,12 +232,12 @@ func (d *datagrams) notifyWatchers(watchers []watcher) {
 // notifyWatcher notifies a watcher, and waits for its answer. It sends the notice from the
 // address that the request to watch was sent to: the sender ignores one from any other.
 func (d *datagrams) notifyWatcher(ctx context.Context, w watcher) error {
-	from, at := netip.AddrPortFrom(w.e.local.Addr(), 0), netip.AddrPortFrom(w.from(), w.Port)
-	e, err := d.sendRequest(ctx, from, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID}.Append(nil))
+	from, at := netip.AddrPortFrom(w.id.LocalAddr().Addr(), 0), netip.AddrPortFrom(w.from, w.Port)
+	id, err := d.sendRequest(ctx, from, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID}.Append(nil))
 	if err != nil {
 		return err
 	}
-	defer e.Close()
-	_, err = e.awaitService(ctx, nil)
+	defer id.Close()
+	_, err = awaitService(ctx, id, nil)
 	return err
 }

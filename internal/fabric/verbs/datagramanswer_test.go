@@ -12,15 +12,15 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // requestOf is a request to watch, of no device, from an address of a network.
 func requestOf(host byte, id uint64) pendingRequest {
-	e := newEndpoint(rdma{}, nil)
-	e.remote = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, host}), 1)
-	return pendingRequest{wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: 1}, e}
+	r := wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: 1}
+	return pendingRequest{r, new(rdmacore.ID), netip.AddrFrom4([4]byte{10, 0, 0, host})}
 }
 
 // However many requests to watch come from one host, they displace no other host's.
@@ -35,7 +35,7 @@ func TestDatagramWatchersOfOneHost(t *testing.T) {
 		forgotten, ok := d.addWatcher(q, requestOf(77, id))
 		require.True(t, ok)
 		for _, w := range forgotten {
-			require.Equal(t, byte(77), w.from().As4()[3])
+			require.Equal(t, byte(77), w.from.As4()[3])
 			require.Equal(t, id-(maxWatchers-2), w.ID, "its own oldest")
 		}
 	}
@@ -51,9 +51,9 @@ func TestDatagramRequestsOfOneHost(t *testing.T) {
 	d.pair(requestOf(1, 7))
 	for id := range uint64(2 * maxRequests) {
 		other, crowded := d.pair(requestOf(77, id))
-		require.Nil(t, other.e)
-		if crowded.e != nil {
-			require.Equal(t, byte(77), crowded.from().As4()[3])
+		require.Nil(t, other.id)
+		if crowded.id != nil {
+			require.Equal(t, byte(77), crowded.from.As4()[3])
 		}
 	}
 	require.Len(t, d.requests, maxRequests)

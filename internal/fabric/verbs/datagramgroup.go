@@ -7,17 +7,13 @@ package verbs
 // nothing but the group at its port; what is sent to a group goes out by the port's
 // other queue pair.
 
-// #include "shim.h"
-import "C"
-
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 )
 
 // groupNumber is the queue pair number that senders to a group address: all that are
@@ -34,12 +30,10 @@ const groupHops = 1
 
 // membership is the membership of a card in a group.
 type membership struct {
-	group   netip.AddrPort
-	card    netip.Addr          // the card, as passed to Join
-	e       *endpoint           // bound to the card; it has joined
-	addr    sockaddr            // of the group
-	service service             // the group as senders address it
-	qp      *C.struct_rn_ibv_qp // attached to the group; nil: none is
+	*rdmacore.Membership
+	group    netip.AddrPort
+	card     netip.Addr          // the card, as passed to Join
+	attached *rdmacore.QueuePair // to the group; nil: none is
 }
 
 // join makes the card with an address a member of a group: one that only sends to it, or
@@ -48,23 +42,19 @@ func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.A
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	m := &membership{group: group, card: card}
-	var err error
-	if m.addr, err = toSockaddr(netip.AddrPortFrom(group.Addr(), 0)); err != nil {
-		return nil, err
-	}
-	if card, err = d.cardFor(group, card); err != nil {
-		return nil, err
-	}
-	e, err := d.rdma.bindTo(card)
+	at, err := d.cardFor(group, card)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.join(ctx, e, sendsOnly); err != nil {
-		_ = e.Close()
+	id, err := d.cm.Bind(at)
+	if err != nil {
 		return nil, err
 	}
-	return m, nil
+	m, err := rdmacore.Join(ctx, id, group.Addr(), sendsOnly)
+	if err != nil {
+		return nil, err
+	}
+	return &membership{Membership: m, group: group, card: card}, nil
 }
 
 // cardFor is the address of the card at which to join a group, or from which to send to
@@ -77,64 +67,30 @@ func (d *datagrams) cardFor(group netip.AddrPort, card netip.Addr) (netip.Addr, 
 	case !d.local.Addr().IsUnspecified():
 		return d.local.Addr(), nil
 	}
-	return d.rdma.Source(group)
+	return fabric.SourceOf(group)
 }
 
-func (m *membership) join(ctx context.Context, e *endpoint, sendsOnly bool) error {
-	flag := C.int(0)
-	if sendsOnly {
-		flag = 1
-	}
-	if rc := C.rn_join(e.id, &m.addr, flag); rc != 0 {
-		return joinError(rc)
-	}
-	m.e = e
-	ev, err := e.await(ctx, C.RN_RDMA_CM_EVENT_MULTICAST_JOIN, C.RN_RDMA_CM_EVENT_MULTICAST_ERROR)
-	if err == nil && ev.kind == C.RN_RDMA_CM_EVENT_MULTICAST_ERROR {
-		err = joinError(C.int(-ev.status))
-	}
-	if err != nil {
-		C.rn_leave(e.id, &m.addr)
+// attach attaches a queue pair to the group, so that it receives what is sent there.
+func (m *membership) attach(q *rdmacore.QueuePair) error {
+	if err := q.Attach(&m.Service); err != nil {
 		return err
 	}
-	m.service = ev.service
-	return nil
-}
-
-// joinError is the failure to join a group. The connection manager does not join groups
-// of IPv6 over RoCE v2.
-func joinError(rc C.int) error {
-	const notSupported = 524 // ENOTSUPP, which is the kernel's own
-	err := syscallError("rdma_join_multicast", rc)
-	if rc == notSupported {
-		return fmt.Errorf("%w: the connection manager of RDMA joins no groups of IPv6", errors.ErrUnsupported)
-	}
-	return err
-}
-
-// attach attaches the queue pair of an endpoint to the group, so that it receives what is
-// sent there.
-func (m *membership) attach(e *endpoint) error {
-	if rc := C.rn_attach(e.qp, &m.service.attr); rc != 0 {
-		return e.device.deviceError("ibv_attach_mcast", rc)
-	}
-	m.qp = e.qp
+	m.attached = q
 	return nil
 }
 
 // detach ends that.
 func (m *membership) detach() {
-	if m.qp != nil {
-		C.rn_detach(m.qp, &m.service.attr)
-		m.qp = nil
+	if m.attached != nil {
+		m.attached.Detach(&m.Service)
+		m.attached = nil
 	}
 }
 
 // end leaves the group and releases everything.
 func (m *membership) end() {
 	m.detach()
-	C.rn_leave(m.e.id, &m.addr)
-	_ = m.e.Close()
+	m.Leave()
 }
 
 // Join implements [fabric.DatagramEndpoint].
@@ -149,12 +105,12 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 	d.making.Lock()
 	defer d.making.Unlock()
 	for _, q := range *d.queues.Load() {
-		if q.group == group && q.isAt(m.e) {
+		if q.group == group && q.isAt(m.ID) {
 			m.end()
 			return syscall.EADDRINUSE
 		}
 	}
-	_, err = d.openQueue(m.e.local.Addr(), m)
+	_, err = d.openQueue(m.ID.LocalAddr().Addr(), m)
 	return err
 }
 
@@ -192,12 +148,12 @@ func (d *datagrams) resolveGroup(ctx context.Context, to netip.AddrPort) (fabric
 	if err != nil {
 		return nil, err
 	}
-	m.service.attr.hop_limit = groupHops
+	m.Service.SetHopLimit(groupHops)
 	h := &addressHandle{
 		to: to, receiver: queuePair{groupNumber, groupKey(to.Port())},
 		maxMessage: d.limits.MaxMessage, cancel: m.end,
 	}
-	if err := d.prepare(h, m.e, &m.service); err != nil {
+	if err := d.prepare(h, m.ID, &m.Service); err != nil {
 		m.end()
 		return nil, err
 	}

@@ -97,7 +97,7 @@ func TestGroupMemberOutlivesItsQueuePair(t *testing.T) {
 	all := *b.queues.Load()
 	failed := all[len(all)-1]
 	require.Equal(t, testGroup, failed.group)
-	require.NoError(t, failed.e.Disconnect()) // to state ERR
+	require.NoError(t, failed.qp.ToError()) // to state ERR
 	hang.Unless(t, func() bool {
 		require.Equal(t, fabric.OK, a.send(h, "hello"))
 		d := []fabric.Datagram{{}}

@@ -4,33 +4,31 @@ package verbs
 
 // What a queue pair for datagrams receives.
 
-// #include "shim.h"
-import "C"
 import (
 	"errors"
 	"net/netip"
 	"sync"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 )
 
-// queueReceives are the receives of a queue pair. e has the queue pair, the completion
-// queue of the receives, and their memory. Its Wait returns when something arrives, or
+// queueReceives are the receives of a queue pair, whose Wait returns when something arrives, or
 // when the device changes.
 type queueReceives struct {
-	e      *endpoint
-	slots  []byte
+	qp     *rdmacore.QueuePair
+	slots  *rdmacore.Memory
 	stride int
 
-	receiving     sync.Mutex // held to use e.queue; guards what follows
-	polled, taken int        // completions in e.wc, and how many of them have been looked at
+	receiving     sync.Mutex // held to use qp.Queue; guards what follows
+	polled, taken int        // completions in its WCs, and how many of them have been looked at
 }
 
 // listen notifies the owner when something may have arrived, until the queue pair is closed or
 // fails.
 func (q *datagramQueue) listen() {
 	for !q.closing.Load() {
-		if err := q.e.Wait(); err != nil && !errors.Is(err, fabric.ErrPortDown) {
+		if err := q.qp.Wait(); err != nil && !errors.Is(err, fabric.ErrPortDown) {
 			q.d.fail(q)
 			return
 		}
@@ -41,7 +39,7 @@ func (q *datagramQueue) listen() {
 func (q *datagramQueue) arm() {
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
-	_ = q.e.Arm() // on an error, Wait returns that the device or the queue pair is gone
+	_ = q.qp.Arm() // on an error, Wait returns that the device or the queue pair is gone
 }
 
 // receive copies datagrams that have arrived to ds, and returns their number. If the
@@ -50,7 +48,7 @@ func (q *datagramQueue) arm() {
 func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
-	for looked := 0; n < len(ds) && q.e.queue != nil && !q.closing.Load() && !q.failed.Load(); looked++ {
+	for looked := 0; n < len(ds) && q.qp.Queue != nil && !q.closing.Load() && !q.failed.Load(); looked++ {
 		if looked == len(ds)+pollBatch {
 			q.d.notify()
 			break
@@ -58,9 +56,9 @@ func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 		if q.taken == q.polled && !q.poll() {
 			break
 		}
-		w := &q.e.wc[q.taken]
+		w := &q.qp.Queue.WCs[q.taken]
 		q.taken++
-		if w.status != C.RN_IBV_WC_SUCCESS {
+		if w.Status != rdmacore.Success {
 			q.d.fail(q)
 		} else if q.take(w, &ds[n]) {
 			n++
@@ -72,12 +70,11 @@ func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 // poll posts again the receives whose datagrams have been taken, and polls. It returns
 // false if nothing has arrived. Called with receiving held.
 func (q *datagramQueue) poll() bool {
-	e := q.e
-	if q.taken > 0 && C.rn_post_recv(handle(e.queue), C.int(q.taken)) != 0 {
+	if q.taken > 0 && q.qp.Queue.PostRecv(q.taken) != nil {
 		q.d.fail(q)
 		return false
 	}
-	q.polled, q.taken = int(C.rn_poll(handle(e.queue), C.int(len(e.wc)))), 0
+	q.polled, q.taken = q.qp.Queue.Poll(len(q.qp.Queue.WCs)), 0
 	if q.polled < 0 {
 		q.polled = 0
 		q.d.fail(q)
@@ -86,14 +83,14 @@ func (q *datagramQueue) poll() bool {
 }
 
 // take copies a datagram that has arrived to d, if the filter accepts it.
-func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted bool) {
-	if int64(w.byte_len) > int64(q.stride) {
+func (q *datagramQueue) take(w *rdmacore.WC, d *fabric.Datagram) (wanted bool) {
+	if int64(w.ByteLen) > int64(q.stride) {
 		return false // the device reports more than there was room for
 	}
-	slot := q.slots[int(w.wr_id)*q.stride:][:w.byte_len]
+	slot := q.slots.Bytes()[int(w.ID)*q.stride:][:w.ByteLen]
 	d.Header, d.From, d.Via = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}
 	var rest []byte
-	if w.wc_flags&C.RN_IBV_WC_GRH != 0 && len(slot) >= grhSize+fabric.HeaderSize {
+	if w.Flags&rdmacore.WithGRH != 0 && len(slot) >= grhSize+fabric.HeaderSize {
 		var from netip.Addr
 		from, d.Via.To = addressesOf((*[grhSize]byte)(slot), q.zone)
 		d.From = netip.AddrPortFrom(from, 0)

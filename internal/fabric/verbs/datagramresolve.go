@@ -5,9 +5,6 @@ package verbs
 // Resolving an address to a queue pair: the sender's side of section 2 of
 // rdmaudp/protocol.md.
 
-// #include "shim.h"
-import "C"
-
 import (
 	"context"
 	"crypto/rand"
@@ -22,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -35,7 +33,7 @@ type addressHandle struct {
 	cancel     func()      // ends watch, or a group's membership
 
 	// Guarded by q.sending.
-	ah       *C.struct_rn_ibv_ah // nil once q is closed
+	ah       rdmacore.AddressHandle // the zero one once q is closed
 	released bool
 }
 
@@ -44,14 +42,14 @@ type queuePair struct{ number, key uint32 }
 
 // resolution is the answer of a receiver.
 type resolution struct {
-	service    service
+	service    rdmacore.Service
 	maxMessage int
 	key        uint32
-	asked      *endpoint // the request for the queue pair, whose route its datagrams take
-	watching   *endpoint // the request to watch, answered when the queue pair ends
+	asked      *rdmacore.ID // the request for the queue pair, whose route its datagrams take
+	watching   *rdmacore.ID // the request to watch, answered when the queue pair ends
 }
 
-func (r *resolution) receiver() queuePair { return queuePair{r.service.number, r.key} }
+func (r *resolution) receiver() queuePair { return queuePair{r.service.Number, r.key} }
 
 // Resolve implements [fabric.DatagramEndpoint].
 func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
@@ -61,32 +59,41 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	if to.Addr().IsMulticast() {
 		return d.resolveGroup(ctx, to)
 	}
+	h, _, err := d.resolveReceiver(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// resolveReceiver is Resolve for one receiver. It also returns the request to watch it.
+func (d *datagrams) resolveReceiver(ctx context.Context, to netip.AddrPort) (*addressHandle, *rdmacore.ID, error) {
 	h := &addressHandle{to: to}
 	r, err := d.resolve(ctx, h)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer r.asked.Close()
 	h.receiver, h.maxMessage = r.receiver(), r.maxMessage
 	if err := d.prepare(h, r.asked, &r.service); err != nil {
 		_ = r.watching.Close()
 		d.forget(h)
-		return nil, err
+		return nil, nil, err
 	}
 	if !d.startWatch(h, r) {
 		_ = r.watching.Close()
 		d.forget(h)
 		h.q.release(h)
-		return nil, net.ErrClosed
+		return nil, nil, net.ErrClosed
 	}
-	return h, nil
+	return h, r.watching, nil
 }
 
-// prepare makes h usable: it gives it a queue pair at the port of e, and an address handle
+// prepare makes h usable: it gives it a queue pair at the port of an ID, and an address handle
 // for at. If that queue pair is closed meanwhile, it uses another.
-func (d *datagrams) prepare(h *addressHandle, e *endpoint, at *service) error {
+func (d *datagrams) prepare(h *addressHandle, id *rdmacore.ID, at *rdmacore.Service) error {
 	for {
-		q, err := d.queueFor(e)
+		q, err := d.queueFor(id)
 		if err != nil {
 			return err
 		}
@@ -122,11 +129,11 @@ func (h *addressHandle) Close() {
 // gone. The queue pair has ended when the receiver or its kernel has answered the
 // request to watch, or when the request has timed out and the address does not lead to
 // the same queue pair any more.
-func (h *addressHandle) watch(ctx context.Context, watching *endpoint) {
+func (h *addressHandle) watch(ctx context.Context, watching *rdmacore.ID) {
 	defer h.q.d.forget(h) // Close has, but perhaps while h was resolved again
 	defer h.gone.Store(true)
 	for {
-		_, err := watching.awaitService(ctx, nil)
+		_, err := awaitService(ctx, watching, nil)
 		_ = watching.Close()
 		if !errors.Is(err, syscall.ETIMEDOUT) {
 			return
@@ -139,8 +146,8 @@ func (h *addressHandle) watch(ctx context.Context, watching *endpoint) {
 
 // resolveAgain resolves the address again. It returns the new request to watch, or nil
 // if the address does not lead to the same queue pair any more.
-func (h *addressHandle) resolveAgain(ctx context.Context) (watching *endpoint) {
-	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+func (h *addressHandle) resolveAgain(ctx context.Context) (watching *rdmacore.ID) {
+	ctx, cancel := context.WithTimeout(ctx, rdmacore.ResolveTimeout)
 	defer cancel()
 	d := h.q.d
 	d.forget(h) // the last request has timed out
@@ -204,8 +211,8 @@ func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*res
 		_ = watching.Close()
 		return nil, err
 	}
-	ev, err := asked.awaitService(ctx, watching)
-	reply, ok := wire.DecodeResolutionReply(ev.private)
+	ev, err := awaitService(ctx, asked, watching)
+	reply, ok := wire.DecodeResolutionReply(ev.Private)
 	if err == nil && !ok {
 		err = fmt.Errorf("what listens for datagrams there is not ringnet: %w", syscall.EPROTO)
 	}
@@ -215,14 +222,14 @@ func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*res
 		return nil, err
 	}
 	return &resolution{
-		service: ev.service, maxMessage: int(reply.MaxMessage), key: reply.Key,
+		service: ev.Service, maxMessage: int(reply.MaxMessage), key: reply.Key,
 		asked: asked, watching: watching,
 	}, nil
 }
 
 // request sends a request to an address, from the endpoint's own unless that is
 // unspecified.
-func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.ResolutionRequest) (*endpoint, error) {
+func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.ResolutionRequest) (*rdmacore.ID, error) {
 	var from netip.AddrPort
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		from = netip.AddrPortFrom(a, 0)
@@ -232,44 +239,42 @@ func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.Resol
 
 // sendRequest sends private data from one address to another, in an SIDR REQ with an id
 // of its own.
-func (d *datagrams) sendRequest(ctx context.Context, from, to netip.AddrPort, private []byte) (*endpoint, error) {
-	ep, err := d.rdma.Dial(ctx, from, to)
+func (d *datagrams) sendRequest(ctx context.Context, from, to netip.AddrPort, private []byte) (*rdmacore.ID, error) {
+	id, err := d.cm.Resolve(ctx, from, to)
 	if err != nil {
 		return nil, err
 	}
-	e := ep.(*endpoint)
-	data, n := privateData(private)
-	if rc := C.rn_connect(e.id, 0, 0, 0, data, n); rc != 0 {
-		_ = e.Close()
-		return nil, syscallError("rdma_connect", rc)
+	if err := id.Connect(0, 0, 0, private); err != nil {
+		_ = id.Close()
+		return nil, err
 	}
-	return e, nil
+	return id, nil
 }
 
 // awaitService waits for the answer to a request. It returns an error if an answer to
 // other arrives first.
-func (e *endpoint) awaitService(ctx context.Context, other *endpoint) (cmEvent, error) {
-	var others chan cmEvent
+func awaitService(ctx context.Context, id, other *rdmacore.ID) (rdmacore.Event, error) {
+	var others <-chan rdmacore.Event
 	if other != nil {
-		others = other.handshake
+		others = other.Events()
 	}
 	for {
-		var ev cmEvent
+		var ev rdmacore.Event
 		own := true
 		select {
-		case ev = <-e.handshake:
+		case ev = <-id.Events():
 		case ev = <-others:
 			own = false
 		case <-ctx.Done():
-			return cmEvent{}, ctx.Err()
+			return rdmacore.Event{}, ctx.Err()
 		}
-		switch err := connectError(ev); {
+		switch err := ev.Err(); {
 		case err != nil:
-			return cmEvent{}, err
-		case ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED && own:
+			return rdmacore.Event{}, err
+		case ev.Kind == rdmacore.Established && own:
 			return ev, nil
-		case ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED: // a request to watch is never answered so
-			return cmEvent{}, os.NewSyscallError("rdma_connect", syscall.EPROTO)
+		case ev.Kind == rdmacore.Established: // a request to watch is never answered so
+			return rdmacore.Event{}, os.NewSyscallError("rdma_connect", syscall.EPROTO)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -78,7 +79,7 @@ func secondAddress(t *testing.T) netip.Addr {
 	ip("add")
 	t.Cleanup(func() { ip("del") })
 	hang.Unless(t, func() bool { // the device's table of addresses follows
-		e, err := f.(rdma).bindTo(second)
+		e, err := f.(rdma).cm.Bind(second)
 		if err == nil {
 			err = e.Close()
 		}
@@ -106,29 +107,12 @@ func TestDatagramsNoticeOfASecondAddress(t *testing.T) {
 	require.True(t, h.gone.Load())
 }
 
-// unreachable is RDMA_CM_EVENT_UNREACHABLE.
-const unreachable = 7
-
-// watching is the request of a sender that waits for the end of a receiver.
-func (p packets) watching(t *testing.T, receiver packets) *endpoint {
-	t.Helper()
-	m := p.rdma.manager
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, r := range m.receivers {
-		if e, ok := r.(*endpoint); ok && e.remote == receiver.local {
-			return e
-		}
-	}
-	require.FailNow(t, "nobody watches")
-	return nil
-}
-
 // When the receiver has been found again, datagrams go to the Ethernet address that it
 // has by then.
 func TestDatagramsFindTheReceiverAgain(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
-	h := a.to(t, b)
+	h, watching, err := a.resolveReceiver(t.Context(), b.local)
+	require.NoError(t, err)
 	defer h.Close()
 	ah := func() any {
 		h.q.sending.Lock()
@@ -136,8 +120,7 @@ func TestDatagramsFindTheReceiverAgain(t *testing.T) {
 		return h.ah
 	}
 	first := ah()
-	e := a.watching(t, b)
-	e.receive(cmEvent{kind: unreachable, status: -int(syscall.ETIMEDOUT)}) // after 70 s
+	watching.Receive(rdmacore.Event{Kind: rdmacore.Unreachable, Status: -int(syscall.ETIMEDOUT)}) // after 70 s
 	hang.Unless(t, func() bool { return ah() != first })
 	require.Equal(t, fabric.OK, a.send(h, "hello"))
 	require.Equal(t, "hello", b.next(t))

@@ -4,17 +4,14 @@ package verbs
 
 // What a queue pair of type UD sends, and the address handles by which it does.
 
-// #include "shim.h"
-import "C"
-
 import (
 	"net"
 	"runtime"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 )
 
 // sendWithin is how long drain waits for the device to send: a device whose port is up,
@@ -23,10 +20,9 @@ const sendWithin = time.Second
 
 // queueSends are the sends of a queue pair, which have a completion queue of their own.
 type queueSends struct {
-	depth  int // of the send queue
-	sendCQ *C.struct_rn_ibv_cq
-	sends  *C.struct_rn_queue
-	sendMR *memory
+	depth     int // of the send queue
+	sends     *rdmacore.Queue
+	sendSlots *rdmacore.Memory
 
 	sending      sync.Mutex // guards what follows
 	posted, done uint64     // counts of sends
@@ -36,20 +32,20 @@ type queueSends struct {
 // setAddressHandle gives h a new address handle for at, for which the kernel looks up
 // the Ethernet address again. The error is net.ErrClosed if q is being closed, or h was
 // released.
-func (q *datagramQueue) setAddressHandle(h *addressHandle, at *service) error {
+func (q *datagramQueue) setAddressHandle(h *addressHandle, at *rdmacore.Service) error {
 	q.handling.Lock()
 	defer q.handling.Unlock()
 	if q.closing.Load() {
 		return net.ErrClosed
 	}
-	var ah *C.struct_rn_ibv_ah
-	if rc := C.rn_create_ah(q.e.pd, &at.attr, &ah); rc != 0 {
-		return q.e.device.deviceError("ibv_create_ah", rc)
+	ah, err := q.qp.CreateAddressHandle(at)
+	if err != nil {
+		return err
 	}
 	q.sending.Lock()
 	defer q.sending.Unlock()
 	if h.released {
-		C.rn_destroy_ah(ah)
+		ah.Destroy()
 		return net.ErrClosed
 	}
 	q.retire(h)
@@ -61,20 +57,20 @@ func (q *datagramQueue) setAddressHandle(h *addressHandle, at *service) error {
 // retire destroys the address handle of h, once what was sent by it has left the device.
 // Called with sending held.
 func (q *datagramQueue) retire(h *addressHandle) {
-	if h.ah == nil {
+	if h.ah == (rdmacore.AddressHandle{}) {
 		return // it has none yet, or q is closed
 	}
 	if !q.drain(0) {
 		q.d.fail(q)
-		C.rn_qp_error(q.e.qp)
+		_ = q.qp.ToError()
 	}
 	q.destroy(h)
 }
 
 // destroy destroys it when no send uses it any more. Called with sending held.
 func (q *datagramQueue) destroy(h *addressHandle) {
-	C.rn_destroy_ah(h.ah)
-	h.ah = nil
+	h.ah.Destroy()
+	h.ah = rdmacore.AddressHandle{}
 	delete(q.handles, h)
 }
 
@@ -108,7 +104,7 @@ func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
 	h := d.To.(*addressHandle)
 	n := fabric.HeaderSize + fabric.Size(d.Buffers)
 	switch {
-	case h.gone.Load() || h.ah == nil || q.failed.Load():
+	case h.gone.Load() || h.ah == (rdmacore.AddressHandle{}) || q.failed.Load():
 		return fabric.Flushed
 	case n > h.maxMessage+fabric.HeaderSize:
 		return fabric.RNRRetryExceeded
@@ -117,24 +113,22 @@ func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
 		return fabric.Flushed
 	}
 	at := int((q.posted+uint64(i))%uint64(q.depth)) * q.stride
-	slot := q.sendMR.bytes[at:][:n]
+	slot := q.sendSlots.Bytes()[at:][:n]
 	rest := slot[copy(slot, d.Header[:]):]
 	for _, b := range d.Buffers {
 		rest = rest[copy(rest, b):]
 	}
-	w, s := &q.e.send[i], &q.e.sge[i]
-	w.opcode = C.RN_IBV_WR_SEND
-	w.send_flags = 0
-	if n <= q.e.inlineSize {
-		w.send_flags = C.RN_IBV_SEND_INLINE
+	w, s := &q.sends.Sends[i], &q.sends.SGEs[i]
+	w.Opcode = rdmacore.SendOpcode
+	w.Flags = 0
+	if n <= q.qp.Inline() {
+		w.Flags = rdmacore.Inline
 	}
-	w.num_sge = 1
-	w.remote_addr = C.uint64_t(uintptr(unsafe.Pointer(h.ah)))
-	w.rkey = C.uint32_t(h.receiver.number)
-	w.remote_qkey = C.uint32_t(h.receiver.key)
-	s.addr = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(slot))))
-	s.length = C.uint32_t(n)
-	s.lkey = q.sendMR.mr.lkey
+	w.NumSGE = 1
+	w.RemoteAddr = h.ah.Addr()
+	w.RKey = h.receiver.number
+	w.RemoteQKey = h.receiver.key
+	*s = rdmacore.SGE{Addr: rdmacore.AddrOf(slot), Length: uint32(n), LKey: q.sendSlots.LKey()}
 	return fabric.OK
 }
 
@@ -145,10 +139,10 @@ func (q *datagramQueue) post(n int) {
 		return
 	}
 	q.posted += uint64(n)
-	last := &q.e.send[n-1]
-	last.send_flags |= C.RN_IBV_SEND_SIGNALED
-	last.wr_id = C.uint64_t(q.posted)
-	if C.rn_post_send(handle(q.sends), C.int(n)) != 0 {
+	last := &q.sends.Sends[n-1]
+	last.Flags |= rdmacore.Signaled
+	last.ID = q.posted
+	if q.sends.PostSend(n) != nil {
 		q.d.fail(q)
 	}
 }
@@ -161,13 +155,13 @@ func (q *datagramQueue) drain(limit int) bool {
 		if q.failed.Load() {
 			return false
 		}
-		n := int(C.rn_poll(handle(q.sends), sendBatch))
+		n := q.sends.Poll(sendBatch)
 		for i := range max(n, 0) {
-			w := &unsafe.Slice(q.sends.wc, sendBatch)[i]
-			if w.status != C.RN_IBV_WC_SUCCESS {
+			w := &q.sends.WCs[i]
+			if w.Status != rdmacore.Success {
 				return false
 			}
-			q.done = uint64(w.wr_id)
+			q.done = w.ID
 		}
 		switch {
 		case n < 0:
@@ -175,7 +169,7 @@ func (q *datagramQueue) drain(limit int) bool {
 		case n > 0:
 		case deadline.IsZero():
 			deadline = time.Now().Add(sendWithin)
-		case polls > spin:
+		case polls > rdmacore.Spin:
 			if time.Now().After(deadline) {
 				return false
 			}

@@ -4,18 +4,15 @@ package verbs
 
 import (
 	"context"
-	"errors"
 	"net/netip"
-	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/testing/fabrictest"
-	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 )
 
 // Helpers of the tests that need a device: bin/softroce.
@@ -23,28 +20,10 @@ import (
 // onDevice returns the fabric and the address of a device, or skips the test.
 func onDevice(t testing.TB) (fabric.Fabric, netip.Addr) {
 	t.Helper()
-	addr := address(t, "SOFTROCE_ADDR")
+	addr := rdmatest.Address(t, "SOFTROCE_ADDR")
 	f, err := Fabric()
-	if errors.Is(err, errors.ErrUnsupported) && os.Getenv("RINGNET_REQUIRE_RDMA") != "1" {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
+	rdmatest.Opened(t, err)
 	return f, addr
-}
-
-// address is what an environment variable of tools/softroce holds.
-func address(t testing.TB, name string) netip.Addr {
-	t.Helper()
-	value := os.Getenv(name)
-	if value == "" {
-		if os.Getenv("RINGNET_REQUIRE_RDMA") == "1" {
-			t.Fatalf("%s is not set", name)
-		}
-		t.Skipf("no RDMA device: %s is not set; bin/softroce sets it", name)
-	}
-	addr, err := netip.ParseAddr(value)
-	require.NoError(t, err)
-	return addr
 }
 
 var options = fabrictest.Options
@@ -124,14 +103,12 @@ func pair(t testing.TB) (a, b fabric.Endpoint) {
 	return a, handshake(t, l, a)
 }
 
-// within fails the test when c never has anything.
-func within[T any](t testing.TB, c <-chan T) T {
+// waitForChange waits until Wait returns a change of the connection.
+func waitForChange(t testing.TB, e fabric.Endpoint) error {
 	t.Helper()
-	select {
-	case v := <-c:
-		return v
-	case <-time.After(hang.After):
-		require.FailNow(t, "nothing happened")
-		panic("unreachable")
+	for {
+		if err := rdmatest.Within(t, waited(e)); err != nil {
+			return err
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 )
 
 // RTU may be lost, and the connection manager repeats the answer only seconds later, so the first
@@ -37,7 +38,7 @@ func TestTheFirstMessageConfirms(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), hang.After)
 	defer cancel()
 	require.NoError(t, b.Accept(ctx, nil))
-	require.NoError(t, within(t, connected))
+	require.NoError(t, rdmatest.Within(t, connected))
 	assert.Equal(t, []byte("x"), poll(t, b, 1)[0].Data)
 	poll(t, a, 1)
 }

@@ -3,18 +3,10 @@
 package verbs
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
-	"regexp"
-	"runtime"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,37 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 )
-
-// resources is what connections could leave behind.
-type resources struct {
-	Descriptors, Mappings, Goroutines int
-	QueuePairs, CompletionQueues      int
-	Regions, Domains, IDs             int
-}
-
-func countResources(t testing.TB) resources {
-	t.Helper()
-	descriptors, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	r := resources{Descriptors: len(descriptors), Goroutines: runtime.NumGoroutine()}
-	maps, err := os.ReadFile("/proc/self/maps")
-	require.NoError(t, err)
-	r.Mappings = bytes.Count(maps, []byte{'\n'})
-	// "rxe0: qp 3 cq 2 pd 1 mr 0 ..." for each device
-	out, err := exec.Command("rdma", "resource", "show").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	for name, n := range map[string]*int{
-		"qp": &r.QueuePairs, "cq": &r.CompletionQueues, "mr": &r.Regions, "pd": &r.Domains, "cm_id": &r.IDs,
-	} {
-		for _, m := range regexp.MustCompile(`\b`+name+` (\d+)`).FindAllSubmatch(out, -1) {
-			k, err := strconv.Atoi(string(m[1]))
-			require.NoError(t, err)
-			*n += k
-		}
-	}
-	return r
-}
 
 func TestUseAfterCloseIsAnError(t *testing.T) {
 	a, _ := pair(t)
@@ -107,24 +70,5 @@ func TestCloseInEveryState(t *testing.T) {
 func TestRegisteredMemoryStaysInThisProcess(t *testing.T) {
 	a, _ := pair(t)
 	m := register(t, a, 1<<20, fabric.RemoteWrite)
-	assert.True(t, registeredAt(t, m.Addr()))
-}
-
-// registeredAt reports whether there is memory at an address that stays out of child
-// processes: MADV_DONTFORK, which smaps calls dc. Registered memory is of that kind, and
-// what else comes to lie where some has been is not.
-func registeredAt(t *testing.T, addr uint64) bool {
-	t.Helper()
-	smaps, err := os.ReadFile("/proc/self/smaps")
-	require.NoError(t, err)
-	inside := false
-	for line := range strings.Lines(string(smaps)) {
-		var start, end uint64
-		if n, _ := fmt.Sscanf(line, "%x-%x", &start, &end); n == 2 {
-			inside = start <= addr && addr < end
-		} else if inside && strings.HasPrefix(line, "VmFlags:") {
-			return slices.Contains(strings.Fields(line), "dc")
-		}
-	}
-	return false
+	assert.True(t, rdmatest.RegisteredAt(t, m.Addr()))
 }

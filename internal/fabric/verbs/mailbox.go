@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -41,7 +42,7 @@ func (s *slots) next() int {
 // inbox is the own mailbox, where the Sends of the peer arrive.
 type inbox struct {
 	slots
-	memory *memory
+	memory *rdmacore.Memory
 	size   int    // bytes that a Send may carry
 	taken  []byte // copies of polled Sends: the peer may still write to memory
 }
@@ -54,14 +55,7 @@ type outbox struct {
 }
 
 func newSlots(o fabric.Options) slots {
-	return slots{number: o.Sends, stride: slotStride(o.RecvSize)}
-}
-
-// slotStride is the distance in bytes between slots of size bytes: no two share a cache
-// line.
-func slotStride(size int) int {
-	const line = 64
-	return (size + line - 1) &^ (line - 1)
+	return slots{number: o.Sends, stride: rdmacore.Stride(o.RecvSize)}
 }
 
 // mailboxMemory is the size of a mailbox in bytes.
@@ -72,7 +66,7 @@ func mailboxMemory(o fabric.Options) int {
 
 func (e *endpoint) createMailbox() error {
 	n := mailboxMemory(e.options)
-	m, err := e.register(n, fabric.RemoteWrite)
+	m, err := e.QueuePair.Register(n, rdmacore.RemoteWrite)
 	if err != nil {
 		return err
 	}
@@ -91,7 +85,7 @@ func (b *inbox) take(c *fabric.Completion) {
 		return
 	}
 	slot := b.taken[at : at+c.Len : at+b.stride]
-	copy(slot, b.memory.bytes[at:])
+	copy(slot, b.memory.Bytes()[at:])
 	c.Data = slot
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
+	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -26,18 +28,14 @@ func TestReceivesTakeNoMemoryOfTheirOwn(t *testing.T) {
 	_, err = e.Open(o)
 	require.NoError(t, err)
 	require.NoError(t, e.PostRecv(o.RecvQueue))
-	registered := 0
-	for _, m := range e.(*endpoint).memory {
-		registered += len(m.bytes)
-	}
-	assert.Equal(t, fabric.PageSize+fabric.Pages(o.SendQueue*maxInline), registered, "and inline data")
+	assert.Equal(t, fabric.PageSize+fabric.Pages(o.SendQueue*rdmacore.MaxInline), e.(*endpoint).Registered(), "and inline data")
 	assert.Equal(t, fabric.PageSize, e.Footprint(o).Receives)
 }
 
 // A side that has no place for this side's Sends is told so, whichever of the two has dialed.
 func TestPeersWithoutAMailboxAreRefused(t *testing.T) {
 	f, addr := onDevice(t)
-	unnamed := func(e fabric.Endpoint) { e.(*endpoint).in.memory = &memory{} }
+	unnamed := func(e fabric.Endpoint) { e.(*endpoint).in.memory = new(rdmacore.Memory) }
 	refused := func(err error) {
 		t.Helper()
 		var reject *fabric.RejectError
@@ -63,9 +61,9 @@ func TestPeersWithoutAMailboxAreRefused(t *testing.T) {
 		_, err := a.Connect(context.Background(), nil)
 		if dialer {
 			refused(err)
-			err = within(t, served)
+			err = rdmatest.Within(t, served)
 		} else {
-			refused(within(t, served))
+			refused(rdmatest.Within(t, served))
 		}
 		assert.ErrorIs(t, err, syscall.EPROTO)
 		assert.ErrorContains(t, err, "no mailbox is named")
@@ -82,7 +80,7 @@ func TestSendDataStaysAsPolled(t *testing.T) {
 	out := a.(*endpoint).out
 	post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: []byte("other"), RemoteAddr: out.addr, RKey: out.rkey, Signaled: true})
 	require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
-	assert.Equal(t, "other", string(b.(*endpoint).in.memory.bytes[:5]))
+	assert.Equal(t, "other", string(b.(*endpoint).in.memory.Bytes()[:5]))
 	assert.Equal(t, "first", string(c.Data))
 }
 

@@ -20,8 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/rconntest"
+	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -30,13 +32,10 @@ import (
 
 // onCardWith returns the fabric and the address of a card that has just these manners, or skips the
 // test.
-func onCardWith(t *testing.T, manners string) (rdma, netip.Addr) {
+func onCardWith(t *testing.T, manners string) (fabric.Fabric, netip.Addr) {
 	t.Helper()
-	if os.Getenv("IDEAL_MANNERS") != manners {
-		t.Skipf("it is for tools/idealcard -manners %s", manners)
-	}
-	f, addr := onDevice(t)
-	return f.(rdma), addr
+	rdmatest.OnCardWith(t, manners)
+	return onDevice(t)
 }
 
 // dialed returns an endpoint that is not open yet.
@@ -66,8 +65,8 @@ func TestInlineDataIsWhatTheCardTakes(t *testing.T) {
 	l := listen(t, f, addr)
 	a := opened(t, f, l.Addr()).(*endpoint)
 	b := handshake(t, l, a).(*endpoint)
-	assert.Equal(t, most, a.inlineSize)
-	assert.Equal(t, most, b.inlineSize)
+	assert.Equal(t, most, a.Inline())
+	assert.Equal(t, most, b.Inline())
 
 	source := register(t, a, 4096, fabric.LocalWrite)
 	copy(source.Bytes(), pattern(64))
@@ -86,15 +85,15 @@ func TestInlineDataIsWhatTheCardGrants(t *testing.T) {
 	l := listen(t, f, addr)
 	a := opened(t, f, l.Addr()).(*endpoint)
 	b := handshake(t, l, a).(*endpoint)
-	t.Log(a.inlineSize)
-	assert.Contains(t, []int{0, maxInline / 2, maxInline}, a.inlineSize)
+	t.Log(a.Inline())
+	assert.Contains(t, []int{0, rdmacore.MaxInline / 2, rdmacore.MaxInline}, a.Inline())
 	source := register(t, a, 4096, fabric.LocalWrite)
 	target := register(t, b, 4096, fabric.RemoteWrite)
 	copy(source.Bytes(), pattern(4096))
-	for n := 1; n <= maxInline+1; n *= 2 {
+	for n := 1; n <= rdmacore.MaxInline+1; n *= 2 {
 		for _, size := range []int{n - 1, n, n + 1} {
 			wr := fabric.WorkRequest{Op: fabric.WriteImm, Data: source.Bytes()[:size], Memory: source, RemoteAddr: target.Addr(), RKey: target.RKey(), Signaled: true}
-			if size <= a.inlineSize {
+			if size <= a.Inline() {
 				wr.Memory = nil
 			}
 			post(t, a, wr)
@@ -104,7 +103,7 @@ func TestInlineDataIsWhatTheCardGrants(t *testing.T) {
 			require.NoError(t, b.PostRecv(1))
 		}
 	}
-	assert.ErrorIs(t, a.PostSend([]fabric.WorkRequest{{Data: make([]byte, a.inlineSize+1)}}), syscall.EMSGSIZE)
+	assert.ErrorIs(t, a.PostSend([]fabric.WorkRequest{{Data: make([]byte, a.Inline()+1)}}), syscall.EMSGSIZE)
 }
 
 // Queues are as deep as the card allows, and carry as much inline data as it takes at that depth.
@@ -142,7 +141,7 @@ func TestShortageIsNoLimitOfTheCard(t *testing.T) {
 	first, second := dialed(t, f, l.Addr()), dialed(t, f, l.Addr())
 	all, err := first.Open(deep())
 	require.NoError(t, err)
-	assert.Equal(t, fabric.Limits{SendQueue: 128, RecvQueue: 267, Inline: maxInline, Spin: spin, Transport: "RoCE"}, all)
+	assert.Equal(t, fabric.Limits{SendQueue: 128, RecvQueue: 267, Inline: rdmacore.MaxInline, Spin: rdmacore.Spin, Transport: "RoCE"}, all)
 
 	less, err := second.Open(deep())
 	require.NoError(t, err)
@@ -152,7 +151,7 @@ func TestShortageIsNoLimitOfTheCard(t *testing.T) {
 	_, err = dialed(t, f, l.Addr()).Open(deep())
 	require.Error(t, err)
 	t.Log(err)
-	assert.True(t, isErrno(err, syscall.ENOMEM, syscall.EPERM, syscall.EAGAIN))
+	assert.True(t, rdmacore.IsShortage(err))
 	assert.ErrorContains(t, err, "128 sends and 267 receives")
 
 	require.NoError(t, first.Close())
@@ -174,7 +173,7 @@ func TestNothingStaysOfACardThatIsGone(t *testing.T) {
 	rings := []fabric.Memory{register(t, a, 1<<20, fabric.RemoteWrite), register(t, b, 1<<20, fabric.LocalWrite)}
 	addrs := []uint64{rings[0].Addr(), rings[1].Addr(), a.in.memory.Addr()}
 	for _, addr := range addrs {
-		require.True(t, registeredAt(t, addr))
+		require.True(t, rdmatest.RegisteredAt(t, addr))
 	}
 	hang.Unless(t, func() bool { // a request is the card's last
 		_ = a.PostSend([]fabric.WorkRequest{{Op: fabric.Write, Signaled: true}})
@@ -196,7 +195,7 @@ func TestNothingStaysOfACardThatIsGone(t *testing.T) {
 		assert.ErrorIs(t, err, fabric.ErrDeviceRemoved)
 	}
 	for _, addr := range addrs {
-		assert.False(t, registeredAt(t, addr), "%#x", addr)
+		assert.False(t, rdmatest.RegisteredAt(t, addr), "%#x", addr)
 	}
 	assert.LessOrEqual(t, countDescriptors(t), descriptors+1, "descriptors, of which the listener may have one")
 }
@@ -225,31 +224,36 @@ func countDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// Memory is registered with relaxed ordering, unless that is switched off: then the bytes of a write
-// are there before its completion.
+// Memory is registered with relaxed ordering, unless that is switched off, as it is in another process
+// here: then the bytes of a write are there before its completion.
 func TestBytesMayComeInAnyOrderBeforeTheCompletion(t *testing.T) {
+	const option = "RINGNET_RELAXED_ORDERING"
 	f, addr := onCardWith(t, "relaxed-ordering")
-	for _, relaxed := range []bool{true, false} {
-		f.relaxed = relaxed
-		l := listen(t, f, addr)
-		a := opened(t, f, l.Addr())
-		b := handshake(t, l, a)
-		source, target := register(t, a, 4096, fabric.LocalWrite), register(t, b, 4096, fabric.RemoteWrite)
-		copy(source.Bytes(), pattern(4096))
-		late := 0
-		for range options.SendQueue {
-			clear(target.Bytes())
-			post(t, a, fabric.WorkRequest{Op: fabric.WriteImm, Data: source.Bytes(), Memory: source, RemoteAddr: target.Addr(), RKey: target.RKey(), Signaled: true})
-			poll(t, a, 1)
-			if !bytes.Equal(target.Bytes(), source.Bytes()) {
-				late++
-			}
-			poll(t, b, 1)
-			assert.Equal(t, source.Bytes(), target.Bytes())
+	relaxed := os.Getenv(option) != "off"
+	l := listen(t, f, addr)
+	a := opened(t, f, l.Addr())
+	b := handshake(t, l, a)
+	source, target := register(t, a, 4096, fabric.LocalWrite), register(t, b, 4096, fabric.RemoteWrite)
+	copy(source.Bytes(), pattern(4096))
+	late := 0
+	for range options.SendQueue {
+		clear(target.Bytes())
+		post(t, a, fabric.WorkRequest{Op: fabric.WriteImm, Data: source.Bytes(), Memory: source, RemoteAddr: target.Addr(), RKey: target.RKey(), Signaled: true})
+		poll(t, a, 1)
+		if !bytes.Equal(target.Bytes(), source.Bytes()) {
+			late++
 		}
-		assert.Equal(t, relaxed, late > 0, "%d writes", late)
+		poll(t, b, 1)
+		assert.Equal(t, source.Bytes(), target.Bytes())
 	}
-	f.relaxed = true
+	assert.Equal(t, relaxed, late > 0, "%d writes", late)
+	if relaxed {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), option+"=off")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "--- PASS: "+t.Name())
+	}
 }
 
 // attributesOf are those that tools/idealcard prints of the queue pair of an endpoint.
@@ -260,7 +264,7 @@ func attributesOf(t *testing.T, e fabric.Endpoint) map[string]int {
 	}
 	out, err := exec.Command("rdma", "resource", "show", "qp").Output()
 	require.NoError(t, err)
-	line := regexp.MustCompile(fmt.Sprintf(`(?m)^.* lqpn %d .*$`, e.(*endpoint).qp.qp_num)).Find(out)
+	line := regexp.MustCompile(fmt.Sprintf(`(?m)^.* lqpn %d .*$`, e.(*endpoint).Number())).Find(out)
 	require.NotNil(t, line, "%s", out)
 	found := map[string]int{}
 	for _, m := range regexp.MustCompile(`([a-z-]+) (\d+)`).FindAllSubmatch(line, -1) {
@@ -292,9 +296,11 @@ func TestPacketsAreMarkedWithTheTrafficClass(t *testing.T) {
 		{104, -1, 104, 0},
 	} {
 		t.Run(fmt.Sprint(tt.dialer, tt.listener), func(t *testing.T) {
-			f, addr := onDevice(t)
-			dialer, listener := f.(rdma), f.(rdma)
-			dialer.config.TrafficClass, listener.config.TrafficClass = tt.dialer, tt.listener
+			_, addr := onDevice(t)
+			dialer, err := New(Config{TrafficClass: tt.dialer})
+			require.NoError(t, err)
+			listener, err := New(Config{TrafficClass: tt.listener})
+			require.NoError(t, err)
 			l := listen(t, listener, addr)
 			a := opened(t, dialer, l.Addr())
 			b := handshake(t, l, a)
@@ -398,7 +404,7 @@ func TestProbesNameMemoryOfThePeer(t *testing.T) {
 	c, err := rconntest.Client(context.Background(), "rdma", ep, cfg)
 	require.NoError(t, err)
 	defer c.Close()
-	s := within(t, served)
+	s := rdmatest.Within(t, served)
 	defer s.Close()
 	hang.Unless(t, func() bool { return c.Link().Probes > 2 && s.Link().Probes > 2 })
 	_, err = c.Write([]byte("still there"))
@@ -417,18 +423,18 @@ func TestInlineDataOfRequestsThatWaitIsNotOverwritten(t *testing.T) {
 	b := handshake(t, l, a)
 	target := register(t, b, 4096, fabric.RemoteWrite)
 	for i := range 100 * options.SendQueue {
-		want := pattern(maxInline)
+		want := pattern(rdmacore.MaxInline)
 		want[0] = byte(i)
 		post(t, a, fabric.WorkRequest{
 			ID: uint64(i), Op: fabric.Write, Data: want, Signaled: true,
-			RemoteAddr: target.Addr() + uint64(i%options.SendQueue*maxInline), RKey: target.RKey(),
+			RemoteAddr: target.Addr() + uint64(i%options.SendQueue*rdmacore.MaxInline), RKey: target.RKey(),
 		})
 		if i%options.SendQueue < options.SendQueue-1 {
 			continue
 		}
 		for _, c := range poll(t, a, options.SendQueue) {
 			require.Equal(t, fabric.OK, c.Status)
-			got := target.Bytes()[int(c.ID)%options.SendQueue*maxInline:][:maxInline]
+			got := target.Bytes()[int(c.ID)%options.SendQueue*rdmacore.MaxInline:][:rdmacore.MaxInline]
 			want[0] = byte(c.ID)
 			require.Equal(t, want, got)
 		}

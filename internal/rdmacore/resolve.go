@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package rdmacore
 
 // The active side up to a route: which device, which local address.
 
@@ -12,17 +12,17 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
-
-	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// resolveTimeout bounds each of the two resolutions where ctx does not. TCP gives a
+// ResolveTimeout bounds each of the two resolutions where ctx does not. TCP gives a
 // neighbour that does not answer three seconds; resolving a route asks the subnet
 // manager on InfiniBand and sends nothing on RoCE.
-const resolveTimeout = 5 * time.Second
+const ResolveTimeout = 5 * time.Second
 
-// Dial implements [fabric.Fabric].
-func (f rdma) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+// Resolve returns an ID that has a route to a remote address. If local is not valid, or has a port
+// alone, the connection manager chooses the address. Resolve returns early when ctx ends. If there is
+// no device for the address, the error wraps errors.ErrUnsupported and ENODEV.
+func (m CM) Resolve(ctx context.Context, local, remote netip.AddrPort) (*ID, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -38,19 +38,17 @@ func (f rdma) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 		}
 		src = &s
 	}
-	id, err := f.createID()
+	id, err := m.create()
 	if err != nil {
 		return nil, err
 	}
-	e := newEndpoint(f, id)
-	f.register(id, e)
-	if err := e.resolve(ctx, src, &dst, remote.Addr()); err != nil {
-		e.Close()
+	if err := id.resolve(ctx, src, &dst, remote.Addr()); err != nil {
+		_ = id.Close()
 		return nil, err
 	}
-	e.local = fromSockaddr(&id.src)
-	e.remote = remote
-	return e, nil
+	id.local = fromSockaddr(&id.cm.src)
+	id.remote = remote
+	return id, nil
 }
 
 // localFor adds the unspecified address of the remote's family to a local port without
@@ -65,30 +63,30 @@ func localFor(local, remote netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 }
 
-func (e *endpoint) resolve(ctx context.Context, src, dst *sockaddr, remote netip.Addr) error {
-	ms := C.int(resolveTimeout.Milliseconds())
-	if rc := C.rn_resolve_addr(e.id, src, dst, ms); rc != 0 {
+func (id *ID) resolve(ctx context.Context, src, dst *sockaddr, remote netip.Addr) error {
+	ms := C.int(ResolveTimeout.Milliseconds())
+	if rc := C.rn_resolve_addr(id.cm, src, dst, ms); rc != 0 {
 		return addrError("rdma_resolve_addr", syscall.Errno(rc), remote)
 	}
-	ev, err := e.await(ctx, C.RN_RDMA_CM_EVENT_ADDR_RESOLVED, C.RN_RDMA_CM_EVENT_ADDR_ERROR)
+	ev, err := id.Await(ctx, addrResolved, addrFailed)
 	if err != nil {
 		return err
 	}
-	if ev.kind == C.RN_RDMA_CM_EVENT_ADDR_ERROR {
-		return resolveError("rdma_resolve_addr", ev.status, remote)
+	if ev.Kind == addrFailed {
+		return resolveError("rdma_resolve_addr", ev.Status, remote)
 	}
-	if err := refuseIWARP(e.id); err != nil {
+	if err := refuseIWARP(id.cm); err != nil {
 		return err
 	}
-	if rc := C.rn_resolve_route(e.id, ms); rc != 0 {
+	if rc := C.rn_resolve_route(id.cm, ms); rc != 0 {
 		return addrError("rdma_resolve_route", syscall.Errno(rc), remote)
 	}
-	ev, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ROUTE_RESOLVED, C.RN_RDMA_CM_EVENT_ROUTE_ERROR)
+	ev, err = id.Await(ctx, routeResolved, routeFailed)
 	if err != nil {
 		return err
 	}
-	if ev.kind == C.RN_RDMA_CM_EVENT_ROUTE_ERROR {
-		return resolveError("rdma_resolve_route", ev.status, remote)
+	if ev.Kind == routeFailed {
+		return resolveError("rdma_resolve_route", ev.Status, remote)
 	}
 	return nil
 }

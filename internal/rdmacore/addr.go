@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package rdmacore
 
 // Socket addresses as C has them.
 

@@ -1,6 +1,6 @@
-//go:build linux
+//go:build linux && cgo
 
-package verbs
+package rdmacore
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 func TestABI(t *testing.T) {
 	requireHeaders(t)
 	compile(t, layoutCheck(t))
+	compile(t, goLayoutCheck(t))
 	compile(t, signatureCheck(t))
 }
 
@@ -132,6 +134,42 @@ func layoutCheck(t *testing.T) string {
 	require.Greater(t, structs, 15)
 	require.Greater(t, members, 100)
 	require.Greater(t, constants, 50)
+	return c.String()
+}
+
+// goLayoutCheck asserts that the structures of Go that lie in C memory are laid out as the official ones.
+func goLayoutCheck(t *testing.T) string {
+	var c bytes.Buffer
+	c.WriteString("#include <stddef.h>\n#include <infiniband/verbs.h>\n#define SAME(x) _Static_assert(x, #x)\n")
+	for _, s := range []struct {
+		ours   any
+		theirs string
+		paths  map[string]string
+	}{
+		{SendWR{}, "ibv_send_wr", map[string]string{
+			"ID": "wr_id", "next": "next", "sgList": "sg_list", "NumSGE": "num_sge", "Opcode": "opcode", "Flags": "send_flags",
+			"Imm": "imm_data", "RemoteAddr": "wr.rdma.remote_addr, wr.ud.ah", "RKey": "wr.rdma.rkey, wr.ud.remote_qpn", "RemoteQKey": "wr.ud.remote_qkey",
+		}},
+		{SGE{}, "ibv_sge", map[string]string{"Addr": "addr", "Length": "length", "LKey": "lkey"}},
+		{WC{}, "ibv_wc", map[string]string{
+			"ID": "wr_id", "Status": "status", "Opcode": "opcode", "VendorErr": "vendor_err", "ByteLen": "byte_len", "Imm": "imm_data",
+			"qpNum": "qp_num", "srcQP": "src_qp", "Flags": "wc_flags", "pkeyIndex": "pkey_index", "slid": "slid", "sl": "sl", "pathBits": "dlid_path_bits",
+		}},
+	} {
+		ours := reflect.TypeOf(s.ours)
+		fmt.Fprintf(&c, "SAME(sizeof(struct %s) == %d);\n", s.theirs, ours.Size())
+		for i := range ours.NumField() {
+			f := ours.Field(i)
+			if f.Name == "_" {
+				continue
+			}
+			require.NotEmpty(t, s.paths[f.Name], "%s.%s", s.theirs, f.Name)
+			for path := range strings.SplitSeq(s.paths[f.Name], ", ") {
+				fmt.Fprintf(&c, "SAME(offsetof(struct %s, %s) == %d);\n", s.theirs, path, f.Offset)
+				fmt.Fprintf(&c, "SAME(sizeof(((struct %s *)0)->%s) == %d);\n", s.theirs, path, f.Type.Size())
+			}
+		}
+	}
 	return c.String()
 }
 

@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package rdmacore
 
 // iWARP, RDMA over TCP, is refused: it has other messages, other completions, and ports that are
 // those of the host's TCP.

@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package rdmacore
 
 // Opening the libraries and the event channel, once, with errors that name what is
 // missing.
@@ -37,36 +37,27 @@ var shared struct {
 	manager *manager
 }
 
-// rdma implements [fabric.Fabric]: the manager of this process, with a configuration and
-// a port space.
-type rdma struct {
+// CM is the connection manager as its user has configured it. All of a process have one event
+// channel. Any goroutines may call its methods at the same time.
+type CM struct {
 	*manager
 	config Config
-	space  portSpace
 }
 
-type portSpace = C.enum_rn_rdma_port_space
-
-// New returns a fabric. The first call opens the libraries. Without RDMA the error wraps
-// errors.ErrUnsupported and names what is missing; the next call tries again.
-func New(c Config) (fabric.Fabric, error) {
+// Open returns the connection manager. The first call opens the libraries. Without RDMA the error
+// wraps errors.ErrUnsupported and names what is missing; the next call tries again.
+func Open(c Config) (CM, error) {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.manager == nil {
 		m, err := open(libibverbs, librdmacm)
 		if err != nil {
-			return nil, err
+			return CM{}, err
 		}
 		shared.manager = m
 	}
-	return shared.manager.fabric(c), nil
+	return CM{shared.manager, c}, nil
 }
-
-// fabric returns the fabric of connections.
-func (m *manager) fabric(c Config) rdma { return rdma{m, c, C.RN_RDMA_PS_TCP} }
-
-// Fabric returns the fabric with the default configuration.
-func Fabric() (fabric.Fabric, error) { return New(Config{}) }
 
 func open(ibverbs, rdmacm string) (*manager, error) {
 	relaxed, err := relaxedOrdering()

@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package rdmacore
 
 // Errors of the libraries and of the connection manager's events, with the cause in
 // words where the errno alone does not tell it. docs/troubleshoot.md has what to do
@@ -27,14 +27,14 @@ func syscallError(call string, rc C.int) error {
 	return os.NewSyscallError(call, syscall.Errno(rc))
 }
 
-// deviceError is the failure of a call that concerns a device. All such calls fail with
+// error is the failure of a call that concerns a device, or perhaps none. All such calls fail with
 // EIO once the kernel has removed the device, and with it everything that was made there
 // (ibv_open_device(3)). The library would free its own memory for these objects only
 // with RDMAV_ALLOW_DISASSOC_DESTROY set, which forbids taking asynchronous events while
 // another connection ends. But some drivers report whatever their firmware refuses as EIO
 // (bnxt_re since Linux 6.11), so the device is asked whether it is gone.
-func (d *device) deviceError(call string, rc C.int) error {
-	if syscall.Errno(rc) == syscall.EIO && (d.gone.Load() || isCutOff(d.ctx)) {
+func (d *device) error(call string, rc C.int) error {
+	if d != nil && syscall.Errno(rc) == syscall.EIO && (d.gone.Load() || isCutOff(d.ctx)) {
 		return removedError(call)
 	}
 	return syscallError(call, rc)
@@ -50,12 +50,10 @@ func removedError(call string) error {
 	return fmt.Errorf("%w: %w", fabric.ErrDeviceRemoved, os.NewSyscallError(call, syscall.ENODEV))
 }
 
-func isGone(err error) bool { return errors.Is(err, fabric.ErrDeviceRemoved) }
-
-// isShortage reports whether a device has refused what it may grant another time: there
+// IsShortage reports whether a device has refused what it may grant another time: there
 // is no memory, none that may be locked (RLIMIT_MEMLOCK; EPERM where that is 0), or the
 // device or the control group's share of it is used up (EAGAIN).
-func isShortage(err error) bool {
+func IsShortage(err error) bool {
 	return isErrno(err, syscall.ENOMEM, syscall.EPERM, syscall.EAGAIN)
 }
 
@@ -106,11 +104,11 @@ func isBack(sysfs, dev, name string, fd int) bool {
 
 // memoryError is the failure of a call that makes the kernel lock memory.
 func (d *device) memoryError(call string, rc C.int, bytes int) error {
-	err := d.deviceError(call, rc)
+	err := d.error(call, rc)
 	switch {
 	case isErrno(err, syscall.EAGAIN):
 		return fmt.Errorf("%w: the device, or rdma.max of the control group, has no more", err)
-	case !isShortage(err):
+	case !IsShortage(err):
 		return err
 	}
 	var limit unix.Rlimit
@@ -128,33 +126,6 @@ func resolveError(call string, status int, addr netip.Addr) error {
 		return fmt.Errorf("%w that the rdma-core of this process can open", addrError(call, syscall.ENODEV, addr))
 	}
 	return addrError(call, syscall.Errno(-status), addr)
-}
-
-// connectError is the error of an event that ends a handshake, or a request for datagrams; nil if
-// it does not.
-func connectError(ev cmEvent) error {
-	switch ev.kind {
-	case C.RN_RDMA_CM_EVENT_REJECTED:
-		return &fabric.RejectError{Reason: ev.status, Private: ev.private}
-	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
-		if ev.status > 0 { // of an SIDR REP: there is no listener, or it has rejected
-			return &fabric.RejectError{Reason: fabric.RejectNoListener, Private: ev.private}
-		}
-		if syscall.Errno(-ev.status) == syscall.ETIMEDOUT {
-			return os.NewSyscallError("rdma_connect", syscall.ETIMEDOUT)
-		}
-		return os.NewSyscallError("rdma_connect", syscall.EHOSTUNREACH)
-	case C.RN_RDMA_CM_EVENT_DISCONNECTED:
-		return fmt.Errorf("during the handshake: %w", fabric.ErrDisconnected)
-	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
-		return fabric.ErrDeviceRemoved
-	case C.RN_RDMA_CM_EVENT_CONNECT_ERROR, C.RN_RDMA_CM_EVENT_ADDR_ERROR:
-		if ev.status < 0 {
-			return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
-		}
-		return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
-	}
-	return nil
 }
 
 // eventName names the asynchronous events that end a queue pair.

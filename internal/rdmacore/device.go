@@ -1,10 +1,10 @@
 //go:build linux && cgo
 
-package verbs
+package rdmacore
 
-// Asynchronous events. They belong to a device context, which all connections over that
-// device share, so each device has one goroutine that dispatches them. It runs while an
-// endpoint is open: without a reader, librdmacm may free the context of a device that is
+// Asynchronous events. They belong to a device context, which all queue pairs of that
+// device share, so each device has one goroutine that dispatches them. It runs while a
+// queue pair is open: without a reader, librdmacm may free the context of a device that is
 // gone. Like the connection manager's events, these are dispatched before they are
 // acknowledged, and ibv_destroy_qp waits for the acknowledgement.
 
@@ -45,9 +45,9 @@ type device struct {
 	file    *os.File      // a duplicate of the context's async_fd
 	done    chan struct{} // closed when the goroutine has ended
 
-	mu        sync.Mutex // guards the maps
-	endpoints map[*endpoint]struct{}
-	byElement map[uint64]*endpoint // by the addresses of its queue pair and its completion queue
+	mu         sync.Mutex // guards the maps
+	queuePairs map[*QueuePair]struct{}
+	byElement  map[uint64]*QueuePair // by the addresses of it and of its completion queue
 }
 
 // acquire returns the device of a context. The caller releases it.
@@ -72,7 +72,7 @@ func (s *devices) find(ctx deviceContext) *device {
 	defer s.mu.Unlock()
 	d := s.of[ctx]
 	if d == nil {
-		d = &device{ctx: ctx, endpoints: make(map[*endpoint]struct{}), byElement: make(map[uint64]*endpoint)}
+		d = &device{ctx: ctx, queuePairs: make(map[*QueuePair]struct{}), byElement: make(map[uint64]*QueuePair)}
 		if s.of == nil {
 			s.of = make(map[deviceContext]*device)
 		}
@@ -109,7 +109,7 @@ func (d *device) open() error {
 		return os.NewSyscallError("fcntl", err)
 	}
 	d.gone.Store(false) // perhaps another device's context was at this address before
-	d.drain(0)          // drop events from before it was opened: no endpoint is attached
+	d.drain(0)          // drop events from before it was opened: no queue pair is attached
 	d.file = os.NewFile(uintptr(fd), "ibv_async_event")
 	raw, err := d.file.SyscallConn()
 	if err != nil {
@@ -150,59 +150,59 @@ func (d *device) drain(uintptr) bool {
 func (d *device) dispatch(kind uint32, element uint64) {
 	switch kind {
 	case C.RN_IBV_EVENT_CQ_ERR, C.RN_IBV_EVENT_QP_FATAL, C.RN_IBV_EVENT_QP_REQ_ERR, C.RN_IBV_EVENT_QP_ACCESS_ERR:
-		if e := d.find(element); e != nil {
-			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[kind]))
+		if q := d.find(element); q != nil {
+			q.ID.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[kind]))
 		}
 	case C.RN_IBV_EVENT_DEVICE_FATAL:
 		d.removed()
 	case C.RN_IBV_EVENT_PORT_ERR:
 		port := int(*(*int32)(unsafe.Pointer(&element)))
-		d.forEach(func(e *endpoint) {
-			if e.port == port {
-				e.notify(fabric.ErrPortDown, fabric.ErrPortDown)
+		d.forEach(func(q *QueuePair) {
+			if q.port == port {
+				q.ID.notify(fabric.ErrPortDown, fabric.ErrPortDown)
 			}
 		})
 	}
 }
 
-// removed has all endpoints know that the device is gone.
+// removed has all queue pairs know that the device is gone.
 func (d *device) removed() {
 	d.gone.Store(true)
-	d.forEach(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
+	d.forEach(func(q *QueuePair) { q.ID.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
 }
 
 // key is the address of a queue pair or completion queue, as events name it.
 func key[T any](object *T) uint64 { return uint64(uintptr(unsafe.Pointer(object))) }
 
-func (d *device) attach(e *endpoint) {
+func (d *device) attach(q *QueuePair) {
 	d.mu.Lock()
-	d.endpoints[e] = struct{}{}
-	d.byElement[key(e.qp)] = e
-	d.byElement[key(e.cq)] = e
+	d.queuePairs[q] = struct{}{}
+	d.byElement[key(q.qp)] = q
+	d.byElement[key(q.cq)] = q
 	d.mu.Unlock()
 }
 
 // detach is called before the queue pair is destroyed: its address may be used again
 // then.
-func (d *device) detach(e *endpoint) {
+func (d *device) detach(q *QueuePair) {
 	d.mu.Lock()
-	delete(d.endpoints, e)
-	delete(d.byElement, key(e.qp))
-	delete(d.byElement, key(e.cq))
+	delete(d.queuePairs, q)
+	delete(d.byElement, key(q.qp))
+	delete(d.byElement, key(q.cq))
 	d.mu.Unlock()
 }
 
-func (d *device) find(element uint64) *endpoint {
+func (d *device) find(element uint64) *QueuePair {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.byElement[element]
 }
 
-func (d *device) forEach(f func(*endpoint)) {
+func (d *device) forEach(f func(*QueuePair)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for e := range d.endpoints {
-		f(e)
+	for q := range d.queuePairs {
+		f(q)
 	}
 }
 

@@ -1,9 +1,8 @@
 //go:build linux && cgo
 
-package verbs
+package rdmacore
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"os"
@@ -14,39 +13,42 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 )
 
 // Nothing is done over a device that speaks iWARP, and each error names it.
 func TestIWARPIsRefused(t *testing.T) {
-	f, addr := onDevice(t)
-	all := listen(t, f, netip.Addr{})
+	m, addr := onDevice(t)
+	l, err := m.Listen(netip.AddrPort{}, ListenOptions{Refusal: func(err error) []byte { return []byte(err.Error()) }})
+	require.NoError(t, err)
+	defer l.Close()
 	refused := func(err error) {
 		t.Helper()
 		require.ErrorIs(t, err, errors.ErrUnsupported)
 		assert.ErrorContains(t, err, os.Getenv("SOFTROCE_DEVICE")+" is an iWARP device")
 	}
-	early := opened(t, f, netip.AddrPortFrom(addr, all.Addr().Port())).(*endpoint)
-	device := early.id.verbs.device
+	early, err := m.Resolve(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(addr, l.Addr().Port()))
+	require.NoError(t, err)
+	defer early.Close()
+	device := early.cm.verbs.device
 	was := device.transport_type
 	device.transport_type = 1
 	t.Cleanup(func() { device.transport_type = was })
 
-	_, err := f.Dial(context.Background(), netip.AddrPort{}, all.Addr())
-	require.Error(t, err)
-	_, err = f.Dial(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(addr, 9))
+	_, err = m.Resolve(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(addr, 9))
 	refused(err)
-	_, err = f.Listen(netip.AddrPortFrom(addr, 0), 1)
+	_, err = m.Listen(netip.AddrPortFrom(addr, 0), ListenOptions{})
 	refused(err)
-	_, err = f.(rdma).bindTo(addr)
+	_, err = m.Bind(addr)
 	refused(err)
-	assert.Empty(t, f.(rdma).Cards())
+	assert.Empty(t, m.Cards())
 
 	// A peer's request that comes over it is rejected.
-	_, err = early.Connect(context.Background(), nil)
+	require.NoError(t, early.Connect(1, 7, 7, nil))
+	_, err = early.Await(t.Context(), ConnectResponse)
 	var reject *fabric.RejectError
 	require.ErrorAs(t, err, &reject)
-	assert.Contains(t, wire.DecodeReject(reject.Private).Reason, "iWARP")
+	assert.Contains(t, string(reject.Private), "iWARP")
 }
 
 func TestAtAllAddressesOneIWARPDeviceIsRefused(t *testing.T) {
@@ -66,4 +68,13 @@ func TestAtAllAddressesOneIWARPDeviceIsRefused(t *testing.T) {
 	require.Error(t, refuseAtAll(sysfs, netip.AddrPortFrom(netip.Addr{}, 80)))
 	require.NoError(t, at("192.0.2.1:80"), "the device that has the address counts")
 	require.NoError(t, at("[::]:0"), "for links to come back")
+}
+
+// onDevice returns the connection manager and the address of a device, or skips the test.
+func onDevice(t *testing.T) (CM, netip.Addr) {
+	t.Helper()
+	addr := rdmatest.Address(t, "SOFTROCE_ADDR")
+	m, err := Open(Config{Space: TCP})
+	rdmatest.Opened(t, err)
+	return m, addr
 }

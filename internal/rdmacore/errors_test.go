@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package rdmacore
 
 import (
 	"errors"
@@ -11,41 +11,12 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
 )
-
-// The numbers in these tests are those of rdma_cm_event_type, which TestABI proves.
-
-func TestConnectErrors(t *testing.T) {
-	const connectError_, unreachable, rejected, disconnected, removal = 6, 7, 8, 10, 11
-	for _, tt := range []struct {
-		event cmEvent
-		want  error
-	}{
-		{cmEvent{kind: unreachable, status: -int(syscall.ETIMEDOUT)}, syscall.ETIMEDOUT},
-		{cmEvent{kind: unreachable, status: -int(syscall.EHOSTUNREACH)}, syscall.EHOSTUNREACH},
-		{cmEvent{kind: unreachable, status: -int(syscall.ENETUNREACH)}, syscall.EHOSTUNREACH},
-		{cmEvent{kind: connectError_, status: -int(syscall.EINVAL)}, syscall.EINVAL},
-		{cmEvent{kind: connectError_, status: 0}, syscall.ECONNABORTED},
-		{cmEvent{kind: disconnected}, fabric.ErrDisconnected},
-		{cmEvent{kind: removal}, fabric.ErrDeviceRemoved},
-	} {
-		assert.ErrorIs(t, connectError(tt.event), tt.want, "%+v", tt.event)
-	}
-
-	var reject *fabric.RejectError
-	require.ErrorAs(t, connectError(cmEvent{kind: rejected, status: 28, private: []byte("no")}), &reject)
-	assert.Equal(t, fabric.RejectError{Reason: 28, Private: []byte("no")}, *reject)
-	require.ErrorAs(t, connectError(cmEvent{kind: unreachable, status: 1, private: []byte("no")}), &reject)
-	assert.Equal(t, fabric.RejectError{Reason: fabric.RejectNoListener, Private: []byte("no")}, *reject, "to a request for datagrams")
-}
 
 func TestAddressErrorsSayWhatIsWrong(t *testing.T) {
 	addr := netip.MustParseAddr("198.51.100.1")
@@ -71,7 +42,7 @@ func TestADeviceThatTheLibraryCannotOpenIsNoMatterOfPermission(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.ENODEV)
 	assert.ErrorIs(t, err, errors.ErrUnsupported)
 	assert.NotErrorIs(t, err, syscall.EPERM)
-	assert.False(t, isShortage(err))
+	assert.False(t, IsShortage(err))
 	assert.ErrorContains(t, err, "no RDMA device for 198.51.100.1 that the rdma-core of this process can open")
 
 	assert.Equal(t, addrError("rdma_resolve_addr", syscall.ETIMEDOUT, addr),
@@ -99,24 +70,6 @@ func TestADeviceIsBack(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dev, "uverbs2"), nil, 0o600))
 	assert.True(t, back(), "a new number")
 	assert.False(t, isBack(sysfs, dev, "mlx5_1", int(f.Fd())), "another device")
-}
-
-func TestACKTimeoutIsRoundedUp(t *testing.T) {
-	for _, tt := range []struct {
-		d    time.Duration
-		want uint8
-	}{
-		{-1, 1}, {0, 1}, // 0 would mean for ever
-		{4096 * time.Nanosecond, 1},
-		{8192 * time.Nanosecond, 1},
-		{8193 * time.Nanosecond, 2},
-		{4096 << 14, 14}, // 67 ms
-		{4096<<14 + 1, 15},
-		{500 * time.Millisecond, 17}, // 537 ms
-		{1000 * time.Hour, 31},
-	} {
-		assert.Equal(t, tt.want, ackTimeout(tt.d), "%v", tt.d)
-	}
 }
 
 // Each thing that is missing has an error of its own.
@@ -212,18 +165,4 @@ func TestASettingThatTakesLocksAwayIsRefused(t *testing.T) {
 		assert.ErrorIs(t, err, errors.ErrUnsupported)
 		assert.ErrorContains(t, err, want)
 	}
-}
-
-// A device that refuses is asked for half the depth of the longer queue, until
-// leastSends and leastRecvs.
-func TestDepthIsHalvedToTheLeastThatIsWanted(t *testing.T) {
-	o, steps := fabric.Options{SendQueue: 32768, RecvQueue: 267}, 0
-	for before := o; makeShallower(&o); before = o {
-		assert.Less(t, o.SendQueue+o.RecvQueue, before.SendQueue+before.RecvQueue)
-		steps++
-	}
-	assert.Equal(t, fabric.Options{SendQueue: 16, RecvQueue: 18}, o)
-	assert.Equal(t, wire.MinReceives+credit.LinkControlReceives, o.RecvQueue, "what a link wants")
-	assert.Equal(t, 15, steps)
-	assert.False(t, makeShallower(&fabric.Options{SendQueue: 4, RecvQueue: 8}), "less than that is not asked for if it was not wanted")
 }
