@@ -153,6 +153,8 @@ cross:
 		echo $(NARROWLY) test -short -p 4 $(NARROW); $(NARROWLY) test -timeout 30m -short -p 4 $(NARROW); \
 	else echo "this system runs no programs of 386: no test has been run as one"; fi
 	CGO_ENABLED=1 GOOS=linux GOARCH=arm64 CC=$(CROSS_CC) $(GO) vet ./internal/rdmacore ./internal/fabric/verbs
+	cd rdmaudp && CGO_ENABLED=0 $(GO) vet ./... && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
+	cd rdmaudp && CGO_ENABLED=1 GOOS=linux GOARCH=arm64 CC=$(CROSS_CC) $(GO) vet ./internal/ud
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 	cd cmd/ringnet && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 	cd metrics && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
@@ -184,20 +186,18 @@ programs:
 # is link-local at an interface of its own (TestIPv6WithAZone). There is no kernel to swap memory out
 # (TestConnectionsBeginInMemoryThatIsSwappedOut). It is no library of the system, with
 # devices of the kernel (TestNoLibrary, TestNoPermission, TestUnprivilegedUser,
-# TestDoctorOverRDMA, TestContainersOverRDMA). Tests of several hosts skip themselves. Over InfiniBand
-# ringnet has no datagrams (Packet, Datagram, Group).
+# TestDoctorOverRDMA, TestContainersOverRDMA). Tests of several hosts skip themselves.
 CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestConnectionsBeginInMemoryThatIsSwappedOut|^TestNoLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
-INFINIBAND_LACKS = Packet|Datagram|Group
 test-card: $(CARD) bin/cpeer
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
 	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/testing/integration
-	cd rdmaudp && $(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)' . ./examples/feed
+	cd rdmaudp && $(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)' . ./internal/ud ./examples/feed
 	cd rdmaudp && $(TEST_RDMA) $(ON_INFINIBAND) -run InfiniBand .
 	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/testing/integration
 	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/rdmacore ./internal/fabric/verbs
 	$(TEST_RDMA) $(ON_INFINIBAND) $(SUITE) -skip '$(CARD_LACKS)'
 	$(TEST_RDMA) $(ON_INFINIBAND) -skip '$(CARD_LACKS)|/^shm$$' ./internal/testing/integration
-	$(TEST_RDMA) $(RNR_ON_INFINIBAND) -skip '$(INFINIBAND_LACKS)|^TestABI|$(CARD_LACKS)' ./internal/rdmacore ./internal/fabric/verbs
+	$(TEST_RDMA) $(RNR_ON_INFINIBAND) -skip '^TestABI|$(CARD_LACKS)' ./internal/rdmacore ./internal/fabric/verbs
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
 	cd metrics && $(TEST_RDMA) $(ON_CARD) -skip '$(CARD_LACKS)' ./...
 	cd grpcnet && $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
@@ -230,7 +230,7 @@ rdma-suites: $(SOFTROCE) bin/hwcounters bin/cpeer
 	$(GO) test -c -o bin/rdma/ ./rconn ./internal/testing/integration ./internal/rdmacore ./internal/fabric/verbs
 	cd interop && $(GO) test -c -o ../bin/rdma/interop.test .
 	cd metrics && $(GO) test -c -o ../bin/rdma/metrics.test .
-	cd rdmaudp && $(GO) test -c -o ../bin/rdma/rdmaudp.test . && $(GO) test -c -o ../bin/rdma/feed.test ./examples/feed
+	cd rdmaudp && $(GO) test -c -o ../bin/rdma/ . ./internal/ud ./examples/feed
 	cd cmd/ringnet && $(GO) test -c -o ../../bin/rdma/command.test .
 
 # Sixteen connections of all kinds, and sixteen of TCP beside them, through each of

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -56,6 +57,37 @@ func TestNoProgramImportsWhatIsForTests(t *testing.T) {
 	eachFile(t, func(path, text string) {
 		if !strings.Contains("/"+filepath.ToSlash(path), "/internal/testing/") && strings.Contains(text, "/internal/testing/") {
 			t.Errorf("%s imports what is for tests", path)
+		}
+	})
+}
+
+// What rdma-core has is below both that use it: connections, behind the seam, and datagrams, of which
+// there are none in the root module. Neither of the two knows the other.
+func TestRDMACoreIsBelowConnectionsAndDatagrams(t *testing.T) {
+	const module = `"github.com/ringnet/ringnet/`
+	barred := map[string][]string{
+		"internal/rdmacore/":     {"internal/fabric/", "internal/wire", "internal/link", "credit", "ring", "rconn", "rdmaudp"},
+		"internal/fabric/verbs/": {"rdmaudp"},
+		"rdmaudp/":               {"internal/fabric/verbs", "internal/link", "credit", "ring", "rconn"},
+	}
+	ofFabric := regexp.MustCompile(`\bfabric\.(\w+)`)
+	helpers := regexp.MustCompile(`^(Err\w+|RejectError|RejectNoListener|Changes|Sleeper|NewSleeper|ZoneName|Limits)$`)
+	eachFile(t, func(path, text string) {
+		path = filepath.ToSlash(path)
+		for folder, all := range barred {
+			for _, other := range all {
+				if strings.HasPrefix(path, folder) && strings.Contains(text, module+other) {
+					t.Errorf("%s imports %s", path, other)
+				}
+			}
+		}
+		for _, name := range ofFabric.FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(path, "internal/rdmacore/") && !helpers.MatchString(name[1]) {
+				t.Errorf("%s uses the contract of connections: %s", path, name[0])
+			}
+		}
+		if strings.HasPrefix(path, "internal/fabric/") && strings.Contains(text, "atagramEndpoint") {
+			t.Errorf("%s has datagrams", path)
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rdmaudp/internal/ud"
 )
 
 // A dialed Conn takes its receiver's answers, however the zone in its address was written.
@@ -23,7 +23,7 @@ func TestDialedZoneMayBeWrittenInAnyForm(t *testing.T) {
 		p := &post{}
 		c := open(t, p, netip.MustParseAddrPort(dialed))
 		require.Equal(t, from, c.RemoteAddr().String())
-		p.arrives(netip.MustParseAddrPort(from), wire.DatagramHeader{SourcePort: 2}, "x")
+		p.arrives(netip.MustParseAddrPort(from), ud.Header{SourcePort: 2}, "x")
 		require.Equal(t, "x", read(t, c), dialed)
 	}
 }

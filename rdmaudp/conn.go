@@ -13,7 +13,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rdmaudp/internal/ud"
 )
 
 // PacketConn sends and receives datagrams: it is a net.PacketConn and a net.Conn. [Listen],
@@ -40,8 +40,8 @@ import (
 // address has been removed; one that listens at all addresses goes on with the other devices, and
 // with new ones.
 type PacketConn struct {
-	endpoint fabric.DatagramEndpoint
-	limits   fabric.DatagramLimits
+	endpoint ud.Endpoint
+	limits   ud.Limits
 	local    net.Addr
 	port     uint16
 	remote   netip.AddrPort // of a PacketConn that was dialed
@@ -65,12 +65,12 @@ var (
 
 // options are the parameters of newPacketConn.
 type options struct {
-	local  netip.AddrPort // as for [fabric.Datagrams].ListenPacket
+	local  netip.AddrPort // as for [ud.Fabric].ListenPacket
 	remote netip.AddrPort // valid for one that is dialed
 }
 
 // newPacketConn returns a PacketConn on a fabric.
-func newPacketConn(f fabric.Datagrams, o options) (*PacketConn, error) {
+func newPacketConn(f ud.Fabric, o options) (*PacketConn, error) {
 	c := &PacketConn{
 		readDeadline:  deadline.New(),
 		writeDeadline: deadline.New(),
@@ -82,7 +82,7 @@ func newPacketConn(f fabric.Datagrams, o options) (*PacketConn, error) {
 	}
 	c.reader.init()
 	c.sender.init()
-	ep, err := f.ListenPacket(o.local, fabric.DatagramOptions{
+	ep, err := f.ListenPacket(o.local, ud.Options{
 		RecvQueue: recvQueue(0),
 		Filter:    c.filter,
 		Notify:    c.reader.notify,
@@ -91,7 +91,7 @@ func newPacketConn(f fabric.Datagrams, o options) (*PacketConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.endpoint, c.limits = ep, ep.DatagramLimits()
+	c.endpoint, c.limits = ep, ep.Limits()
 	c.local, c.port = addrOf(ep.LocalAddr()), ep.LocalAddr().Port()
 	return c, nil
 }
@@ -251,6 +251,3 @@ func (e *tooLongError) Error() string {
 }
 
 func (e *tooLongError) Unwrap() error { return syscall.EMSGSIZE }
-
-// The header of fabrics' datagrams is package wire's.
-var _ = [1]struct{}{}[fabric.HeaderSize-wire.DatagramHeaderSize]

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rdmaudp/internal/ud"
 )
 
 // Package packettest, which package ringnet runs over each network, tests that a PacketConn does
@@ -28,12 +28,12 @@ var (
 
 // post is a fabric, and its one queue pair. The test stands for all its peers.
 type post struct {
-	fabric.DatagramOptions
+	ud.Options
 	resolve func(ctx context.Context, to netip.AddrPort) error
 	status  func(to netip.AddrPort) fabric.Status // of what is sent; nil means OK
 	sent    []string
 	closed  []netip.AddrPort // handles
-	inbox   []fabric.Datagram
+	inbox   []ud.Datagram
 	local   netip.AddrPort // of the queue pair, if valid
 	join    error          // that Join returns
 	joined  []string
@@ -47,12 +47,10 @@ type postHandle struct {
 
 func (h *postHandle) Close() { h.p.closed = append(h.p.closed, h.to) }
 
-func (p *post) ListenPacket(_ netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
-	p.DatagramOptions = o
+func (p *post) ListenPacket(_ netip.AddrPort, o ud.Options) (ud.Endpoint, error) {
+	p.Options = o
 	return p, nil
 }
-
-func (p *post) Source(netip.AddrPort) (netip.Addr, error) { return here.Addr(), nil }
 
 func (p *post) LocalAddr() netip.AddrPort {
 	if p.local.IsValid() {
@@ -61,8 +59,8 @@ func (p *post) LocalAddr() netip.AddrPort {
 	return here
 }
 
-func (p *post) DatagramLimits() fabric.DatagramLimits {
-	return fabric.DatagramLimits{MaxMessage: 1000}
+func (p *post) Limits() ud.Limits {
+	return ud.Limits{MaxMessage: 1000}
 }
 func (p *post) SetRecvQueue(n int) { p.RecvQueue = n }
 
@@ -79,7 +77,7 @@ func (p *post) Leave(group netip.AddrPort, card netip.Addr) error {
 func (p *post) Arm()         {}
 func (p *post) Close() error { return nil }
 
-func (p *post) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+func (p *post) Resolve(ctx context.Context, to netip.AddrPort) (ud.AddressHandle, error) {
 	if p.resolve != nil {
 		if err := p.resolve(ctx, to); err != nil {
 			return nil, err
@@ -88,20 +86,20 @@ func (p *post) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHa
 	return &postHandle{p, to}, nil
 }
 
-func (p *post) Send(ds []fabric.Datagram) {
+func (p *post) Send(ds []ud.Datagram) {
 	for i := range ds {
 		to := ds[i].To.(*postHandle).to
 		if p.status != nil {
 			ds[i].Status = p.status(to)
 		}
 		if ds[i].Status == fabric.OK {
-			h, _ := wire.DecodeDatagramHeader(ds[i].Header)
+			h, _ := ud.DecodeHeader(ds[i].Header)
 			p.sent = append(p.sent, fmt.Sprintf("%d:%s", h.Sequence, ds[i].Buffers[0]))
 		}
 	}
 }
 
-func (p *post) Receive(ds []fabric.Datagram) (n int) {
+func (p *post) Receive(ds []ud.Datagram) (n int) {
 	for ; n < len(ds) && len(p.inbox) > 0; p.inbox = p.inbox[1:] {
 		d := p.inbox[0]
 		if p.Filter(&d) {
@@ -115,13 +113,13 @@ func (p *post) Receive(ds []fabric.Datagram) (n int) {
 }
 
 // arrives makes a datagram arrive.
-func (p *post) arrives(from netip.AddrPort, h wire.DatagramHeader, text string) {
-	p.arrivesBy(fabric.Via{}, from, h, text)
+func (p *post) arrives(from netip.AddrPort, h ud.Header, text string) {
+	p.arrivesBy(ud.Via{}, from, h, text)
 }
 
 // arrivesBy makes a datagram arrive by a way.
-func (p *post) arrivesBy(via fabric.Via, from netip.AddrPort, h wire.DatagramHeader, text string) {
-	d := fabric.Datagram{From: from, Via: via, Buffers: [][]byte{[]byte(text)}, Len: len(text)}
+func (p *post) arrivesBy(via ud.Via, from netip.AddrPort, h ud.Header, text string) {
+	d := ud.Datagram{From: from, Via: via, Buffers: [][]byte{[]byte(text)}, Len: len(text)}
 	h.Put(&d.Header)
 	p.inbox = append(p.inbox, d)
 	p.Notify()
@@ -192,7 +190,7 @@ func TestWritesHeldForReceiversAreBounded(t *testing.T) {
 		for range datagrams {
 			write(t, c, text, there)
 		}
-		held := uint64(maxHeld / (1000 + fabric.HeaderSize))
+		held := uint64(maxHeld / (1000 + ud.HeaderSize))
 		require.Equal(t, datagrams-held, c.Stats().Dropped)
 		var want []string
 		for i := range others {
@@ -361,7 +359,7 @@ func TestStatsMissedIsExact(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	p := &post{}
 	c := open(t, p, netip.AddrPort{})
-	vias := []fabric.Via{{}, {Queue: 1}, {Queue: 1, To: netip.MustParseAddr("239.1.2.3")}}
+	vias := []ud.Via{{}, {Queue: 1}, {Queue: 1, To: netip.MustParseAddr("239.1.2.3")}}
 	sent := [3]uint32{0, 3 << 30, 100} // what went before the first that arrives was not for c
 	var lost, unknown [3]uint64
 	for i := range 3000 {
@@ -369,7 +367,7 @@ func TestStatsMissedIsExact(t *testing.T) {
 		if r.IntN(100) == 0 {
 			sent[way], unknown[way] = 0, 0
 		}
-		h := wire.DatagramHeader{SourcePort: 2, Sequence: sent[way]}
+		h := ud.Header{SourcePort: 2, Sequence: sent[way]}
 		sent[way]++
 		if r.IntN(5) == 0 && h.Sequence > 0 && i > 100 { // each way has had its first
 			unknown[way]++
@@ -407,7 +405,7 @@ func TestStatsAreFinalAfterClose(t *testing.T) {
 		c, err := newPacketConn(p, options{})
 		require.NoError(t, err)
 		for i := range 50 {
-			p.arrives(there, wire.DatagramHeader{SourcePort: 2, Sequence: uint32(i)}, "x")
+			p.arrives(there, ud.Header{SourcePort: 2, Sequence: uint32(i)}, "x")
 		}
 		ended := make(chan struct{})
 		go func() {
@@ -430,18 +428,18 @@ func TestStatsAreFinalAfterClose(t *testing.T) {
 func TestForeignDatagramsAreDropped(t *testing.T) {
 	p := &post{}
 	c := open(t, p, there)
-	p.arrives(there, wire.DatagramHeader{SourcePort: 3}, "another port")
-	p.arrives(here, wire.DatagramHeader{SourcePort: 1}, "somebody else")
-	p.arrives(there, wire.DatagramHeader{}, "no port")
-	p.inbox = append(p.inbox, fabric.Datagram{From: there, Buffers: [][]byte{{}}})
-	p.inbox = append(p.inbox, fabric.Datagram{From: there, Buffers: [][]byte{{}}, Len: 1001})
-	p.arrives(netip.AddrPortFrom(there.Addr(), 0), wire.DatagramHeader{SourcePort: 2}, "no port told")
+	p.arrives(there, ud.Header{SourcePort: 3}, "another port")
+	p.arrives(here, ud.Header{SourcePort: 1}, "somebody else")
+	p.arrives(there, ud.Header{}, "no port")
+	p.inbox = append(p.inbox, ud.Datagram{From: there, Buffers: [][]byte{{}}})
+	p.inbox = append(p.inbox, ud.Datagram{From: there, Buffers: [][]byte{{}}, Len: 1001})
+	p.arrives(netip.AddrPortFrom(there.Addr(), 0), ud.Header{SourcePort: 2}, "no port told")
 	require.Equal(t, "no port told", read(t, c))
 	require.EqualValues(t, 5, c.Stats().Foreign)
-	long := fabric.Datagram{From: there, Via: fabric.Via{To: netip.MustParseAddr("239.1.2.3")}, Buffers: [][]byte{{'l'}}, Len: 1001}
-	wire.DatagramHeader{SourcePort: 2}.Put(&long.Header)
+	long := ud.Datagram{From: there, Via: ud.Via{To: netip.MustParseAddr("239.1.2.3")}, Buffers: [][]byte{{'l'}}, Len: 1001}
+	ud.Header{SourcePort: 2}.Put(&long.Header)
 	p.inbox = append(p.inbox, long)
-	p.arrives(netip.MustParseAddrPort("[::ffff:10.0.0.2]:2"), wire.DatagramHeader{SourcePort: 2, Sequence: 1}, "mapped")
+	p.arrives(netip.MustParseAddrPort("[::ffff:10.0.0.2]:2"), ud.Header{SourcePort: 2, Sequence: 1}, "mapped")
 	require.Equal(t, "l", read(t, c))
 	require.Equal(t, "mapped", read(t, c))
 	require.EqualValues(t, len("no port told")+len("mapped")+long.Len, c.Stats().BytesReceived)
@@ -454,7 +452,7 @@ func TestSourcesAreBounded(t *testing.T) {
 	const senders = 2 * maxSources
 	ms := make([]Message, senders)
 	for i := range ms {
-		p.arrives(netip.AddrPortFrom(there.Addr(), uint16(i+1)), wire.DatagramHeader{SourcePort: uint16(i + 1), Sequence: 7}, "x")
+		p.arrives(netip.AddrPortFrom(there.Addr(), uint16(i+1)), ud.Header{SourcePort: uint16(i + 1), Sequence: 7}, "x")
 		ms[i].Buffers = [][]byte{make([]byte, 1)}
 	}
 	n, err := c.ReadBatch(ms, 0)
@@ -476,7 +474,7 @@ func FuzzArrivals(f *testing.F) {
 	c, err := newPacketConn(p, options{})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, header []byte, port uint16, length int) {
-		d := fabric.Datagram{From: netip.AddrPortFrom(there.Addr(), port), Len: length}
+		d := ud.Datagram{From: netip.AddrPortFrom(there.Addr(), port), Len: length}
 		copy(d.Header[:], header)
 		before := c.Stats()
 		wanted := length >= 0 && c.filter(&d)

@@ -9,10 +9,9 @@ import (
 	"net/netip"
 
 	"github.com/ringnet/ringnet/internal/bubble"
-	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/internal/hostport"
 	"github.com/ringnet/ringnet/internal/netns"
+	"github.com/ringnet/ringnet/rdmaudp/internal/ud"
 )
 
 // networkName is what addresses and errors have as the name of the network.
@@ -177,7 +176,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*PacketConn
 		return nil, at, err
 	}
 	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
-		source, err := f.Source(remote)
+		source, err := ud.SourceOf(remote)
 		if err != nil {
 			return nil, at, err
 		}
@@ -190,7 +189,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*PacketConn
 var errPortZero = errors.New("datagrams cannot be sent to port 0")
 
 // openFabric returns the fabric of RDMA devices.
-func openFabric(trafficClass int) (fabric.Datagrams, error) {
+func openFabric(trafficClass int) (ud.Fabric, error) {
 	if trafficClass > 255 {
 		return nil, fmt.Errorf("TrafficClass is %d: want 1 to 255, 0 for the system's choice, or a negative number for class 0", trafficClass)
 	}
@@ -200,11 +199,7 @@ func openFabric(trafficClass int) (fabric.Datagrams, error) {
 	if err := bubble.RefuseRDMA(); err != nil {
 		return nil, err
 	}
-	f, err := verbs.New(verbs.Config{TrafficClass: trafficClass})
-	if err != nil {
-		return nil, err
-	}
-	return f.(fabric.Datagrams), nil
+	return ud.Open(trafficClass)
 }
 
 // resolveLocal returns the address to listen at, and the family of the network.

@@ -9,9 +9,8 @@ import (
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/crossing"
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/pollers"
-	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rdmaudp/internal/ud"
 )
 
 // maxSources is how many sources a PacketConn remembers. For one more it forgets any of them.
@@ -23,8 +22,8 @@ type reader struct {
 	wake chan struct{} // has an element when a call that waits is to look again
 
 	// Used by the call that has the turn:
-	single     [1]fabric.Datagram // for readOne, with buffers
-	batch      []fabric.Datagram  // for ReadBatch
+	single     [1]ud.Datagram // for readOne, with buffers
+	batch      []ud.Datagram  // for ReadBatch
 	buffers    [][]byte
 	sources    map[stream]*source
 	pollCalls  int // calls of poll that have polled
@@ -34,7 +33,7 @@ type reader struct {
 // stream identifies the datagrams that a sender numbers in one sequence.
 type stream struct {
 	from netip.AddrPort
-	via  fabric.Via
+	via  ud.Via
 }
 
 // source is what a PacketConn remembers of a stream.
@@ -119,7 +118,7 @@ func (c *PacketConn) ReadBatch(ms []Message, flags int) (int, error) {
 	}
 	for i := range r.batch[:n] {
 		d, m := &r.batch[i], &ms[i]
-		room := fabric.Size(m.Buffers)
+		room := ud.Size(m.Buffers)
 		m.N, m.NN, m.Flags = min(d.Len, room), 0, 0
 		if d.Len > room {
 			m.Flags = msgTrunc
@@ -131,7 +130,7 @@ func (c *PacketConn) ReadBatch(ms []Message, flags int) (int, error) {
 
 // senderOf returns the address of the sender of a datagram that was received. Its source may have
 // been forgotten for those of later datagrams of a batch. The caller has the turn.
-func (c *PacketConn) senderOf(d *fabric.Datagram) net.Addr {
+func (c *PacketConn) senderOf(d *ud.Datagram) net.Addr {
 	if s := c.reader.sources[streamOf(d)]; s != nil {
 		return s.addr
 	}
@@ -177,7 +176,7 @@ func (c *PacketConn) passTurn() { <-c.reader.turn }
 
 // receive waits until datagrams have arrived, takes as many as ds has room for, and returns
 // how many. The caller has the turn.
-func (c *PacketConn) receive(ds []fabric.Datagram) (int, error) {
+func (c *PacketConn) receive(ds []ud.Datagram) (int, error) {
 	for {
 		if err := c.callError(c.readDeadline); err != nil {
 			return 0, err
@@ -214,7 +213,7 @@ const pollsPerYield = 64
 // fabric's Spin says after a call that received some, half as often after each that did not,
 // down to a 64th. In every 16th call it polls as often as Spin says, to find out whether
 // polling is worth it again. The caller has the turn.
-func (c *PacketConn) poll(ds []fabric.Datagram) int {
+func (c *PacketConn) poll(ds []ud.Datagram) int {
 	r := &c.reader
 	if c.limits.Spin == 0 {
 		return 0
@@ -246,8 +245,8 @@ func (c *PacketConn) poll(ds []fabric.Datagram) int {
 
 // filter reports whether c is to read a datagram, and counts it. The fabric calls it within
 // Receive, so its caller has the turn.
-func (c *PacketConn) filter(d *fabric.Datagram) bool {
-	h, ok := wire.DecodeDatagramHeader(d.Header)
+func (c *PacketConn) filter(d *ud.Datagram) bool {
+	h, ok := ud.DecodeHeader(d.Header)
 	if !ok || !d.From.Addr().IsValid() || d.From.Port() != 0 && d.From.Port() != h.SourcePort || c.isTooLong(d) {
 		c.counters.foreign.Add(1)
 		return false
@@ -269,11 +268,11 @@ func (c *PacketConn) filter(d *fabric.Datagram) bool {
 
 // isTooLong reports whether a datagram is longer than c's limit, which senders learn when
 // they resolve c's address. Those that send to a group know no limit but that of their card.
-func (c *PacketConn) isTooLong(d *fabric.Datagram) bool {
+func (c *PacketConn) isTooLong(d *ud.Datagram) bool {
 	return d.Len > c.limits.MaxMessage && !d.Via.To.IsMulticast()
 }
 
-func streamOf(d *fabric.Datagram) stream { return stream{d.From, d.Via} }
+func streamOf(d *ud.Datagram) stream { return stream{d.From, d.Via} }
 
 // source returns what is remembered of a stream. For a new one, sequence is the number that
 // its first datagram has.

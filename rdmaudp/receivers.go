@@ -13,6 +13,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rdmaudp/internal/ud"
 )
 
 const (
@@ -38,7 +39,7 @@ const (
 // receiver is an address that a PacketConn sends to. Guarded by sender.mu.
 type receiver struct {
 	at        netip.AddrPort
-	handle    fabric.AddressHandle // nil while it is being resolved
+	handle    ud.AddressHandle // nil while it is being resolved
 	sequence  uint32
 	used      uint64   // the count of writes when it was last sent to, or its search began
 	held      [][]byte // datagrams that wait for handle
@@ -107,7 +108,7 @@ func (c *PacketConn) markFound(r *receiver) {
 // other datagrams, or this one. Called with mu held.
 func (c *PacketConn) hold(r *receiver, buffers [][]byte) {
 	s := &c.sender
-	n := fabric.HeaderSize + fabric.Size(buffers)
+	n := ud.HeaderSize + ud.Size(buffers)
 	for n > maxHeld-s.heldBytes {
 		c.counters.dropped.Add(1)
 		most := s.mostHeld()
@@ -134,7 +135,7 @@ func (s *sender) mostHeld() *receiver {
 // removeHeld removes the datagrams held[from:to] of a receiver. Called with mu held.
 func (s *sender) removeHeld(r *receiver, from, to int) {
 	for _, data := range r.held[from:to] {
-		s.countHeld(r, -len(data)-fabric.HeaderSize)
+		s.countHeld(r, -len(data)-ud.HeaderSize)
 	}
 	r.held = slices.Delete(r.held, from, to)
 }
@@ -243,7 +244,7 @@ func refusal(err error, reject *fabric.RejectError) error {
 // many: not all if the receiver has ended the handle. Called with mu held.
 func (c *PacketConn) sendHeld(r *receiver) int {
 	for i, data := range r.held {
-		d := []fabric.Datagram{{To: r.handle, Buffers: [][]byte{data}}}
+		d := []ud.Datagram{{To: r.handle, Buffers: [][]byte{data}}}
 		c.number(&d[0], r)
 		c.endpoint.Send(d)
 		if !c.countSent(&d[0]) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/crossing"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rdmaudp/internal/ud"
 )
 
 // maxPost is how many datagrams are handed to the fabric at a time, at most.
@@ -23,13 +23,13 @@ type sender struct {
 
 	mu        sync.Mutex // guards what follows
 	receivers map[netip.AddrPort]*receiver
-	pending   int               // receivers that are being looked for
-	writes    uint64            // how many datagrams have been written
-	heldBytes int               // bytes that wait for receivers, headers included
-	post      []fabric.Datagram // for the next send
-	targets   []*receiver       // of post
-	single    [1][]byte         // the buffers of a datagram with one
-	resolving sync.WaitGroup    // the goroutines that look for receivers
+	pending   int            // receivers that are being looked for
+	writes    uint64         // how many datagrams have been written
+	heldBytes int            // bytes that wait for receivers, headers included
+	post      []ud.Datagram  // for the next send
+	targets   []*receiver    // of post
+	single    [1][]byte      // the buffers of a datagram with one
+	resolving sync.WaitGroup // the goroutines that look for receivers
 }
 
 func (s *sender) init() {
@@ -162,7 +162,7 @@ func (c *PacketConn) enqueue(buffers [][]byte, at netip.AddrPort) (n int, err er
 	if err := c.callError(c.writeDeadline); err != nil {
 		return 0, err
 	}
-	if n = fabric.Size(buffers); n > c.limits.MaxMessage {
+	if n = ud.Size(buffers); n > c.limits.MaxMessage {
 		return 0, &tooLongError{n, c.limits.MaxMessage}
 	}
 	if len(s.post) == maxPost {
@@ -174,7 +174,7 @@ func (c *PacketConn) enqueue(buffers [][]byte, at netip.AddrPort) (n int, err er
 		c.hold(r, buffers)
 	} else {
 		r.used = s.writes
-		s.post = append(s.post, fabric.Datagram{To: r.handle, Buffers: buffers})
+		s.post = append(s.post, ud.Datagram{To: r.handle, Buffers: buffers})
 		s.targets = append(s.targets, r)
 		c.number(&s.post[len(s.post)-1], r)
 	}
@@ -182,8 +182,8 @@ func (c *PacketConn) enqueue(buffers [][]byte, at netip.AddrPort) (n int, err er
 }
 
 // number gives a datagram the next sequence number of its receiver. Called with mu held.
-func (c *PacketConn) number(d *fabric.Datagram, r *receiver) {
-	wire.DatagramHeader{SourcePort: c.port, Sequence: r.sequence}.Put(&d.Header)
+func (c *PacketConn) number(d *ud.Datagram, r *receiver) {
+	ud.Header{SourcePort: c.port, Sequence: r.sequence}.Put(&d.Header)
 	r.sequence++
 }
 
@@ -218,11 +218,11 @@ func (c *PacketConn) send() {
 
 // countSent counts a datagram that Send has tried to send. It returns false if its handle
 // cannot be used any more.
-func (c *PacketConn) countSent(d *fabric.Datagram) bool {
+func (c *PacketConn) countSent(d *ud.Datagram) bool {
 	switch d.Status {
 	case fabric.OK:
 		c.counters.sent.Add(1)
-		c.counters.bytesSent.Add(uint64(fabric.Size(d.Buffers)))
+		c.counters.bytesSent.Add(uint64(ud.Size(d.Buffers)))
 	case fabric.Flushed:
 		return false
 	default:

@@ -28,7 +28,10 @@ for suite in "$@"; do
 	verbs) in_folder internal/fabric/verbs "$test" ;;
 	interop) in_folder interop "$counting" "$test" -test.run '^(TestLibrariesDialRingnet|TestHTTPCarriesLargeBodiesBothWays|TestAPeerInC.*)$/^rdma$' ;;
 	metrics) in_folder metrics "$counting" "$test" ;;
-	rdmaudp) in_folder rdmaudp "$test" -test.skip 'DeviceRemoved|BetweenNodes' ;;
+	rdmaudp)
+		in_folder rdmaudp "$test" -test.skip 'DeviceRemoved|BetweenNodes'
+		in_folder rdmaudp/internal/ud "$programs/ud.test"
+		;;
 	feed) in_folder rdmaudp/examples/feed "$test" ;;
 	command) in_folder cmd/ringnet "$counting" "$test" -test.run '(ProxyPairMoves|OverRDMA)/^rdma$' ;;
 	*) echo "$0: unknown suite" >&2; exit 2 ;;

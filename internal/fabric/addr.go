@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"strconv"
@@ -51,16 +50,6 @@ func Loopback(a netip.Addr) netip.Addr {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	return netip.IPv6Loopback()
-}
-
-// SourceOf is the address of this host that IP sends to another from.
-func SourceOf(remote netip.AddrPort) (netip.Addr, error) {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(remote)) // which sends nothing
-	if err != nil {
-		return netip.Addr{}, errors.Unwrap(err)
-	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
 // Padded returns private data as long as the connection manager's messages carry it: n

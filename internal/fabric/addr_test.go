@@ -37,14 +37,6 @@ func TestZonesHaveTheNamesOfInterfaces(t *testing.T) {
 	require.Equal(t, "2000000000", ZoneName(2_000_000_000))
 }
 
-func TestSourceOf(t *testing.T) {
-	for text, want := range map[string]string{"127.0.0.1:9": "127.0.0.1", "[::ffff:127.0.0.1]:9": "127.0.0.1"} {
-		a, err := SourceOf(netip.MustParseAddrPort(text))
-		require.NoError(t, err)
-		require.Equal(t, want, a.String())
-	}
-}
-
 // Each datagram that is sent has its destination made plain.
 func TestPlainAllocatesNothing(t *testing.T) {
 	for _, text := range []string{"192.0.2.1:7", "[2001:db8::1]:7", "[fe80::1%eth0]:7"} {

@@ -46,9 +46,9 @@ var mutants = []struct {
 		row{verbs, "removed", "TestNothingStaysOfACardThatIsGone$", 1, nil},
 	},
 	{
-		"a header that a datagram does not have is trusted", "internal/fabric/verbs/datagramreceive.go",
+		"a header that a datagram does not have is trusted", "rdmaudp/internal/ud/receive.go",
 		"w.Flags&rdmacore.WithGRH != 0 && ", "",
-		row{verbs, "grh-missing", "TestDatagramWithoutAHeaderIsDropped$", 1, nil},
+		row{ud, "grh-missing", "TestDatagramWithoutAHeaderIsDropped$", 1, nil},
 	},
 	{
 		"memory is registered for strict ordering", "internal/rdmacore/memory.go",
@@ -66,9 +66,9 @@ var mutants = []struct {
 		row{verbs, "length-wrong", "TestWrongLengthIsFoundOutAtOnce$", 1, nil},
 	},
 	{
-		"a datagram does not wait for room in the send queue", "internal/fabric/verbs/datagramsend.go",
+		"a datagram does not wait for room in the send queue", "rdmaudp/internal/ud/send.go",
 		"q.posted-q.done > uint64(limit); polls++", "polls == 0; polls++",
-		row{verbs, "", "TestDatagramsRecvQueue$", 1, []string{"-latency", "1ms"}},
+		row{ud, "", "TestDatagramsRecvQueue$", 1, []string{"-latency", "1ms"}},
 	},
 }
 
@@ -90,7 +90,7 @@ func TestMutants(t *testing.T) {
 			replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(overlay, replace, 0o600))
-			out, status := m.run(t, buildTests(t, "-overlay", overlay, "./"+m.in), 1)
+			out, status := m.run(t, buildTests(t, m.in, "-overlay", overlay), 1)
 			require.NotZero(t, status, out)
 			require.Contains(t, out, "--- FAIL: ")
 		})

@@ -12,10 +12,7 @@ import (
 )
 
 // rdma implements [fabric.Fabric].
-type rdma struct {
-	cm     rdmacore.CM
-	config Config
-}
+type rdma struct{ cm rdmacore.CM }
 
 var _ fabric.Host = rdma{}
 
@@ -26,7 +23,7 @@ func New(c Config) (fabric.Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rdma{cm, c}, nil
+	return rdma{cm}, nil
 }
 
 // Cards implements [fabric.Host].

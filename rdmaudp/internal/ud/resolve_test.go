@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 import (
 	"context"
@@ -17,12 +17,11 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/testing/hang"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // A receiver could not notify a sender that listens at IPv6 addresses alone of its end.
 func TestDatagramsOfIPv6Alone(t *testing.T) {
-	d := &datagrams{v6Only: true}
+	d := &endpoint{v6Only: true}
 	_, err := d.Resolve(t.Context(), netip.MustParseAddrPort("10.0.0.1:1"))
 	var wrong *net.AddrError
 	require.ErrorAs(t, err, &wrong)
@@ -37,7 +36,7 @@ func TestDatagramsNoticeBeforeTheHandle(t *testing.T) {
 	q.handling.Lock() // so there is no handle yet
 	goOn := sync.OnceFunc(q.handling.Unlock)
 	defer goOn()
-	found := make(chan fabric.AddressHandle, 1)
+	found := make(chan AddressHandle, 1)
 	go func() {
 		h, _ := a.Resolve(context.Background(), b.local)
 		found <- h
@@ -52,7 +51,7 @@ func TestDatagramsNoticeBeforeTheHandle(t *testing.T) {
 		}
 		return len(watchers) == 1
 	})
-	e, err := b.request(context.Background(), a.local, wire.ResolutionRequest{Kind: wire.Ended, ID: id})
+	e, err := b.request(context.Background(), a.local, request{Kind: endedKind, ID: id})
 	require.NoError(t, err)
 	defer e.Close()
 	requireRejected(t, e, "a notice")
@@ -79,7 +78,7 @@ func secondAddress(t *testing.T) netip.Addr {
 	ip("add")
 	t.Cleanup(func() { ip("del") })
 	hang.Unless(t, func() bool { // the device's table of addresses follows
-		e, err := f.(rdma).cm.Bind(second)
+		e, err := f.cm.Bind(second)
 		if err == nil {
 			err = e.Close()
 		}

@@ -1,4 +1,4 @@
-package verbs
+package ud
 
 import (
 	"encoding/binary"

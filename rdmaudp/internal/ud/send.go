@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 // What a queue pair of type UD sends, and the address handles by which it does.
 
@@ -32,7 +32,7 @@ type queueSends struct {
 // setAddressHandle gives h a new address handle for at, for which the kernel looks up
 // the Ethernet address again. The error is net.ErrClosed if q is being closed, or h was
 // released.
-func (q *datagramQueue) setAddressHandle(h *addressHandle, at *rdmacore.Service) error {
+func (q *queuePair) setAddressHandle(h *addressHandle, at *rdmacore.Service) error {
 	q.handling.Lock()
 	defer q.handling.Unlock()
 	if q.closing.Load() {
@@ -56,7 +56,7 @@ func (q *datagramQueue) setAddressHandle(h *addressHandle, at *rdmacore.Service)
 
 // retire destroys the address handle of h, once what was sent by it has left the device.
 // Called with sending held.
-func (q *datagramQueue) retire(h *addressHandle) {
+func (q *queuePair) retire(h *addressHandle) {
 	if h.ah == (rdmacore.AddressHandle{}) {
 		return // it has none yet, or q is closed
 	}
@@ -68,14 +68,14 @@ func (q *datagramQueue) retire(h *addressHandle) {
 }
 
 // destroy destroys it when no send uses it any more. Called with sending held.
-func (q *datagramQueue) destroy(h *addressHandle) {
+func (q *queuePair) destroy(h *addressHandle) {
 	h.ah.Destroy()
 	h.ah = rdmacore.AddressHandle{}
 	delete(q.handles, h)
 }
 
 // release ends the use of a handle: setAddressHandle fails from now on.
-func (q *datagramQueue) release(h *addressHandle) {
+func (q *queuePair) release(h *addressHandle) {
 	q.sending.Lock()
 	defer q.sending.Unlock()
 	h.released = true
@@ -83,7 +83,7 @@ func (q *datagramQueue) release(h *addressHandle) {
 }
 
 // send sends datagrams by handles of this queue pair, and sets their Status.
-func (q *datagramQueue) send(ds []fabric.Datagram) {
+func (q *queuePair) send(ds []Datagram) {
 	q.sending.Lock()
 	defer q.sending.Unlock()
 	batch := 0
@@ -100,13 +100,13 @@ func (q *datagramQueue) send(ds []fabric.Datagram) {
 }
 
 // encode writes a send of d to slot i of the batch. Called with sending held.
-func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
+func (q *queuePair) encode(i int, d *Datagram) fabric.Status {
 	h := d.To.(*addressHandle)
-	n := fabric.HeaderSize + fabric.Size(d.Buffers)
+	n := HeaderSize + Size(d.Buffers)
 	switch {
 	case h.gone.Load() || h.ah == (rdmacore.AddressHandle{}) || q.failed.Load():
 		return fabric.Flushed
-	case n > h.maxMessage+fabric.HeaderSize:
+	case n > h.maxMessage+HeaderSize:
 		return fabric.RNRRetryExceeded
 	case !q.drain(q.depth - 1 - i):
 		q.d.fail(q)
@@ -134,7 +134,7 @@ func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
 
 // post posts a batch of n sends, of which the last is signaled. Called with sending
 // held.
-func (q *datagramQueue) post(n int) {
+func (q *queuePair) post(n int) {
 	if n == 0 {
 		return
 	}
@@ -149,7 +149,7 @@ func (q *datagramQueue) post(n int) {
 
 // drain polls until at most limit sends are under way. It returns false if one fails, or
 // if they take longer than sendWithin. Called with sending held.
-func (q *datagramQueue) drain(limit int) bool {
+func (q *queuePair) drain(limit int) bool {
 	var deadline time.Time
 	for polls := 0; q.posted-q.done > uint64(limit); polls++ {
 		if q.failed.Load() {

@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/testing/hang"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // Hostile peers of the connection manager: any host that can reach the port by RDMA may
@@ -68,7 +67,7 @@ func requireRejected(t *testing.T, id *rdmacore.ID, what string) {
 // A message that is no request is rejected.
 func TestDatagramsSurviveNonsense(t *testing.T) {
 	s := openBystanders(t)
-	asks := wire.ResolutionRequest{ID: 7}.Append(nil)
+	asks := request{ID: 7}.append(nil)
 	changed := func(i int, b byte) []byte {
 		c := append([]byte(nil), asks...)
 		c[i] = b
@@ -84,7 +83,7 @@ func TestDatagramsSurviveNonsense(t *testing.T) {
 		"another kind":          changed(2, 3),
 		"a kind far from those": changed(2, 0xff),
 		"an ask with a port":    changed(13, 1),
-		"a watch of no port":    changed(2, byte(wire.Watches)),
+		"a watch of no port":    changed(2, byte(watchKind)),
 	} {
 		e, err := s.hostile.sendRequest(context.Background(), netip.AddrPort{}, s.b.local, private)
 		require.NoError(t, err, name)
@@ -100,9 +99,9 @@ func TestDatagramsSurviveNonsense(t *testing.T) {
 // Requests without the other of their sender, however many, are bounded, and a sender
 // that tries after them succeeds.
 func TestDatagramsSurviveFloodsOfRequests(t *testing.T) {
-	for name, r := range map[string]wire.ResolutionRequest{
-		"watches": {Kind: wire.Watches, Port: 1},
-		"asks":    {Kind: wire.Asks},
+	for name, r := range map[string]request{
+		"watches": {Kind: watchKind, Port: 1},
+		"asks":    {Kind: askKind},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openBystanders(t)
@@ -172,7 +171,7 @@ func (p packets) idOf(h *addressHandle) uint64 {
 func TestDatagramsSurviveNoticesOfOthers(t *testing.T) {
 	s := openBystanders(t)
 	notice := func(p packets, to netip.AddrPort, id uint64) {
-		e, err := p.request(context.Background(), to, wire.ResolutionRequest{Kind: wire.Ended, ID: id})
+		e, err := p.request(context.Background(), to, request{Kind: endedKind, ID: id})
 		require.NoError(t, err)
 		defer e.Close()
 		requireRejected(t, e, "a notice")

@@ -1,4 +1,4 @@
-package wire
+package ud
 
 import (
 	"testing"
@@ -6,11 +6,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzDatagramHeader: what is a header, all of whose bytes count, is taken for one, and
+// FuzzHeader: what is a header, all of whose bytes count, is taken for one, and
 // nothing else.
-func FuzzDatagramHeader(f *testing.F) {
-	for _, h := range []DatagramHeader{{SourcePort: 1}, {SourcePort: 0xffff, Sequence: 0xffffffff}, {}} {
-		var b [DatagramHeaderSize]byte
+func FuzzHeader(f *testing.F) {
+	for _, h := range []Header{{SourcePort: 1}, {SourcePort: 0xffff, Sequence: 0xffffffff}, {}} {
+		var b [HeaderSize]byte
 		h.Put(&b)
 		f.Add(b[:])
 		f.Add(append(b[:], "data"...))
@@ -20,9 +20,9 @@ func FuzzDatagramHeader(f *testing.F) {
 	f.Add([]byte("not ours"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var b, again [DatagramHeaderSize]byte
+		var b, again [HeaderSize]byte
 		copy(b[:], data)
-		h, ok := DecodeDatagramHeader(b)
+		h, ok := DecodeHeader(b)
 		h.Put(&again)
 		require.Equal(t, again == b && h.SourcePort != 0, ok)
 	})

@@ -1,17 +1,8 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
-// Datagrams: queue pairs of type UD, which send to any number of others and receive from
-// them. Each port of a device that belongs to the address has one of its own
-// (datagramqueue.go).
-//
-// A sender finds the queue pair at an address by the connection manager's SIDR, in its
-// port space for UDP: one request and one reply. A device does not tell a sender that a
-// queue pair has ended. Therefore a sender has another request pending, which the
-// receiver, or its kernel when the process has died, rejects when the queue pair ends
-// (section 2 of rdmaudp/protocol.md: datagramanswer.go has the receiver's side,
-// datagramresolve.go the sender's). Members of groups are in datagramgroup.go.
+// An endpoint: its queue pairs, and how it is made and closed.
 
 import (
 	"context"
@@ -23,14 +14,13 @@ import (
 	"sync/atomic"
 
 	"github.com/ringnet/ringnet/internal/budget"
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/rdmacore"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 const (
-	// maxDatagramQueue is the maximum depth of a receive queue for datagrams.
-	maxDatagramQueue = 1 << 13
+	// maxRecvQueue is the maximum depth of a receive queue for datagrams.
+	maxRecvQueue = 1 << 13
 
 	// resolutionBacklog is the listener's backlog of requests.
 	resolutionBacklog = 128
@@ -39,18 +29,18 @@ const (
 	largestMTU = 4096
 )
 
-// datagrams implements [fabric.DatagramEndpoint].
-type datagrams struct {
+// endpoint implements [Endpoint].
+type endpoint struct {
 	cm       rdmacore.CM // in the port space UDP
 	v6Only   bool        // local is the unspecified IPv6 address: no IPv4
 	local    netip.AddrPort
-	limits   fabric.DatagramLimits
+	limits   Limits
 	listener *rdmacore.Listener
 	callbacks
 	lifetime
 
 	// queues is copied to be changed, with mu held. turn belongs to Receive.
-	queues atomic.Pointer[[]*datagramQueue]
+	queues atomic.Pointer[[]*queuePair]
 	turn   int
 
 	// making is held to make queue pairs or to replace them, which waits for the device,
@@ -66,9 +56,9 @@ type datagrams struct {
 	closed   bool
 }
 
-// callbacks are the functions of the endpoint's owner: see [fabric.DatagramOptions].
+// callbacks are the functions of the endpoint's owner: see [Options].
 type callbacks struct {
-	filter func(*fabric.Datagram) bool
+	filter func(*Datagram) bool
 	notify func()
 	lost   func(error)
 }
@@ -81,27 +71,36 @@ type lifetime struct {
 }
 
 var (
-	_ fabric.Datagrams        = rdma{}
-	_ fabric.DatagramEndpoint = (*datagrams)(nil)
+	_ Fabric   = rdma{}
+	_ Endpoint = (*endpoint)(nil)
 )
 
-// ListenPacket implements [fabric.Datagrams].
-func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
-	budget.Process.Refresh()
-	cm, err := rdmacore.Open(rdmacore.Config{Space: rdmacore.UDP, TrafficClass: f.config.TrafficClass})
+// rdma implements [Fabric].
+type rdma struct{ cm rdmacore.CM }
+
+// Open returns the fabric of RDMA devices. The traffic class is as ringnet.Config has it. Without RDMA
+// the error wraps errors.ErrUnsupported and names what is missing; the next call tries again.
+func Open(trafficClass int) (Fabric, error) {
+	cm, err := rdmacore.Open(rdmacore.Config{Space: rdmacore.UDP, TrafficClass: trafficClass})
 	if err != nil {
 		return nil, err
 	}
-	d := &datagrams{
-		cm:        cm,
+	return rdma{cm}, nil
+}
+
+// ListenPacket implements [Fabric].
+func (f rdma) ListenPacket(local netip.AddrPort, o Options) (Endpoint, error) {
+	budget.Process.Refresh()
+	d := &endpoint{
+		cm:        f.cm,
 		v6Only:    local.Addr() == netip.IPv6Unspecified(),
 		callbacks: callbacks{o.Filter, o.Notify, o.Lost},
 		handles:   make(map[uint64]*addressHandle),
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.queues.Store(new([]*datagramQueue))
+	d.queues.Store(new([]*queuePair))
 	d.recvQueue = clampRecvQueue(o.RecvQueue)
-	l, err := cm.Listen(local, rdmacore.ListenOptions{
+	l, err := f.cm.Listen(local, rdmacore.ListenOptions{
 		Backlog: resolutionBacklog,
 		Full:    wire.Full.Append(nil),
 		Refusal: func(err error) []byte { return wire.Reject{Reason: err.Error()}.Append(nil) },
@@ -110,7 +109,7 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 		return nil, err
 	}
 	d.listener, d.local = l, l.Addr()
-	d.limits = fabric.DatagramLimits{MaxMessage: largestMTU - fabric.HeaderSize, Spin: rdmacore.Spin}
+	d.limits = Limits{MaxMessage: largestMTU - HeaderSize, Spin: rdmacore.Spin}
 	var unfit error // of a port without datagrams, which does not keep the others from having them
 	for _, a := range d.ports() {
 		d.making.Lock()
@@ -135,7 +134,7 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 }
 
 // ports has an address of each port that the endpoint listens at.
-func (d *datagrams) ports() (all []netip.Addr) {
+func (d *endpoint) ports() (all []netip.Addr) {
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		return []netip.Addr{a}
 	}
@@ -145,20 +144,17 @@ func (d *datagrams) ports() (all []netip.Addr) {
 	return all
 }
 
-// Source implements [fabric.Datagrams]. RDMA uses the routes of IP.
-func (f rdma) Source(remote netip.AddrPort) (netip.Addr, error) { return fabric.SourceOf(remote) }
+// LocalAddr implements [Endpoint].
+func (d *endpoint) LocalAddr() netip.AddrPort { return d.local }
 
-// LocalAddr implements [fabric.DatagramEndpoint].
-func (d *datagrams) LocalAddr() netip.AddrPort { return d.local }
+// Limits implements [Endpoint].
+func (d *endpoint) Limits() Limits { return d.limits }
 
-// DatagramLimits implements [fabric.DatagramEndpoint].
-func (d *datagrams) DatagramLimits() fabric.DatagramLimits { return d.limits }
+func clampRecvQueue(n int) int { return min(max(n, 1), maxRecvQueue) }
 
-func clampRecvQueue(n int) int { return min(max(n, 1), maxDatagramQueue) }
-
-// SetRecvQueue implements [fabric.DatagramEndpoint]: it replaces the queue pairs that
+// SetRecvQueue implements [Endpoint]: it replaces the queue pairs that
 // are not in use yet. If there is no memory for another, the next request makes one.
-func (d *datagrams) SetRecvQueue(n int) {
+func (d *endpoint) SetRecvQueue(n int) {
 	d.making.Lock()
 	defer d.making.Unlock()
 	d.recvQueue = clampRecvQueue(n)
@@ -172,8 +168,8 @@ func (d *datagrams) SetRecvQueue(n int) {
 
 // openQueue makes a queue pair at the port with an address. With a membership, it is one to
 // receive from its group, and the membership ends if there is an error. Called with making held.
-func (d *datagrams) openQueue(local netip.Addr, m *membership) (*datagramQueue, error) {
-	q, err := newDatagramQueue(d, local, m, d.recvQueue)
+func (d *endpoint) openQueue(local netip.Addr, m *membership) (*queuePair, error) {
+	q, err := newQueuePair(d, local, m, d.recvQueue)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +182,7 @@ func (d *datagrams) openQueue(local netip.Addr, m *membership) (*datagramQueue, 
 }
 
 // add adds a queue pair to the endpoint's, or returns false if the endpoint is closed.
-func (d *datagrams) add(q *datagramQueue) bool {
+func (d *endpoint) add(q *queuePair) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -200,7 +196,7 @@ func (d *datagrams) add(q *datagramQueue) bool {
 
 // queueFor returns the queue pair at the port of an ID, in use from now on, and
 // makes one if there is none. It may have failed by then.
-func (d *datagrams) queueFor(id *rdmacore.ID) (*datagramQueue, error) {
+func (d *endpoint) queueFor(id *rdmacore.ID) (*queuePair, error) {
 	if q := d.queueAt(id); q != nil {
 		return q, nil
 	}
@@ -221,7 +217,7 @@ func (d *datagrams) queueFor(id *rdmacore.ID) (*datagramQueue, error) {
 
 // queueAt is the queue pair at the port of an ID, in use from now on, or nil if
 // there is none.
-func (d *datagrams) queueAt(id *rdmacore.ID) *datagramQueue {
+func (d *endpoint) queueAt(id *rdmacore.ID) *queuePair {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, q := range *d.queues.Load() {
@@ -235,7 +231,7 @@ func (d *datagrams) queueAt(id *rdmacore.ID) *datagramQueue {
 
 // remove removes a queue pair from the endpoint, or returns false if it has been removed, or is in
 // use and only to go if it is not.
-func (d *datagrams) remove(q *datagramQueue, ifUnused bool) bool {
+func (d *endpoint) remove(q *queuePair, ifUnused bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all := slices.Clone(*d.queues.Load())
@@ -249,7 +245,7 @@ func (d *datagrams) remove(q *datagramQueue, ifUnused bool) bool {
 }
 
 // discard closes a queue pair, unless it has been removed from the endpoint.
-func (d *datagrams) discard(q *datagramQueue) {
+func (d *endpoint) discard(q *queuePair) {
 	if d.remove(q, false) {
 		d.end(q)
 	}
@@ -258,7 +254,7 @@ func (d *datagrams) discard(q *datagramQueue) {
 // fail marks a queue pair as failed, and replaces it: the next request makes another, or
 // the membership gets another. It does so in the background, because its callers hold
 // locks of the queue pair.
-func (d *datagrams) fail(q *datagramQueue) {
+func (d *endpoint) fail(q *queuePair) {
 	if q.failed.Swap(true) {
 		return
 	}
@@ -273,8 +269,8 @@ func (d *datagrams) fail(q *datagramQueue) {
 	}
 }
 
-// Send implements [fabric.DatagramEndpoint].
-func (d *datagrams) Send(ds []fabric.Datagram) {
+// Send implements [Endpoint].
+func (d *endpoint) Send(ds []Datagram) {
 	for len(ds) > 0 {
 		q := ds[0].To.(*addressHandle).q
 		n := 1
@@ -286,9 +282,9 @@ func (d *datagrams) Send(ds []fabric.Datagram) {
 	}
 }
 
-// Receive implements [fabric.DatagramEndpoint]. Each call begins with the next queue
+// Receive implements [Endpoint]. Each call begins with the next queue
 // pair, so that a busy one does not keep it from the others.
-func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
+func (d *endpoint) Receive(ds []Datagram) (n int) {
 	queues := *d.queues.Load()
 	d.turn++
 	for i := 0; i < len(queues) && n < len(ds); i++ {
@@ -297,16 +293,16 @@ func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	return n
 }
 
-// Arm implements [fabric.DatagramEndpoint].
-func (d *datagrams) Arm() {
+// Arm implements [Endpoint].
+func (d *endpoint) Arm() {
 	for _, q := range *d.queues.Load() {
 		q.arm()
 	}
 }
 
-// Close implements [fabric.DatagramEndpoint]. It notifies the senders of each queue
+// Close implements [Endpoint]. It notifies the senders of each queue
 // pair, and waits for the endpoint's goroutines.
-func (d *datagrams) Close() error {
+func (d *endpoint) Close() error {
 	if !d.setClosed() {
 		return net.ErrClosed
 	}
@@ -314,7 +310,7 @@ func (d *datagrams) Close() error {
 	d.cancel()
 	d.making.Lock() // those that make queue pairs have finished
 	d.mu.Lock()
-	queues, requests := *d.queues.Swap(new([]*datagramQueue)), d.requests
+	queues, requests := *d.queues.Swap(new([]*queuePair)), d.requests
 	d.requests = nil
 	d.mu.Unlock()
 	d.making.Unlock()
@@ -329,7 +325,7 @@ func (d *datagrams) Close() error {
 }
 
 // setClosed returns false if the endpoint has been closed before.
-func (d *datagrams) setClosed() bool {
+func (d *endpoint) setClosed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	wasClosed := d.closed

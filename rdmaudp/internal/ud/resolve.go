@@ -1,9 +1,9 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 // Resolving an address to a queue pair: the sender's side of section 2 of
-// rdmaudp/protocol.md.
+// protocol.md.
 
 import (
 	"context"
@@ -20,14 +20,13 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/rdmacore"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// addressHandle implements [fabric.AddressHandle].
+// addressHandle implements [AddressHandle].
 type addressHandle struct {
-	q          *datagramQueue
+	q          *queuePair
 	to         netip.AddrPort
-	receiver   queuePair
+	receiver   qpAddress
 	maxMessage int
 	gone       atomic.Bool // the receiver's queue pair has ended
 	cancel     func()      // ends watch, or a group's membership
@@ -37,8 +36,8 @@ type addressHandle struct {
 	released bool
 }
 
-// queuePair is the number and the Q_Key that senders address a queue pair by.
-type queuePair struct{ number, key uint32 }
+// qpAddress is the number and the Q_Key that senders address a queue pair by.
+type qpAddress struct{ number, key uint32 }
 
 // resolution is the answer of a receiver.
 type resolution struct {
@@ -49,10 +48,10 @@ type resolution struct {
 	watching   *rdmacore.ID // the request to watch, answered when the queue pair ends
 }
 
-func (r *resolution) receiver() queuePair { return queuePair{r.service.Number, r.key} }
+func (r *resolution) receiver() qpAddress { return qpAddress{r.service.Number, r.key} }
 
-// Resolve implements [fabric.DatagramEndpoint].
-func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+// Resolve implements [Endpoint].
+func (d *endpoint) Resolve(ctx context.Context, to netip.AddrPort) (AddressHandle, error) {
 	if d.v6Only && to.Addr().Is4() {
 		return nil, &net.AddrError{Err: "non-IPv6 address", Addr: to.Addr().String()}
 	}
@@ -67,7 +66,7 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 }
 
 // resolveReceiver is Resolve for one receiver. It also returns the request to watch it.
-func (d *datagrams) resolveReceiver(ctx context.Context, to netip.AddrPort) (*addressHandle, *rdmacore.ID, error) {
+func (d *endpoint) resolveReceiver(ctx context.Context, to netip.AddrPort) (*addressHandle, *rdmacore.ID, error) {
 	h := &addressHandle{to: to}
 	r, err := d.resolve(ctx, h)
 	if err != nil {
@@ -91,7 +90,7 @@ func (d *datagrams) resolveReceiver(ctx context.Context, to netip.AddrPort) (*ad
 
 // prepare makes h usable: it gives it a queue pair at the port of an ID, and an address handle
 // for at. If that queue pair is closed meanwhile, it uses another.
-func (d *datagrams) prepare(h *addressHandle, id *rdmacore.ID, at *rdmacore.Service) error {
+func (d *endpoint) prepare(h *addressHandle, id *rdmacore.ID, at *rdmacore.Service) error {
 	for {
 		q, err := d.queueFor(id)
 		if err != nil {
@@ -106,7 +105,7 @@ func (d *datagrams) prepare(h *addressHandle, id *rdmacore.ID, at *rdmacore.Serv
 
 // startWatch starts the goroutine that watches h's receiver until h is closed. It returns
 // false if the endpoint is closed.
-func (d *datagrams) startWatch(h *addressHandle, r *resolution) bool {
+func (d *endpoint) startWatch(h *addressHandle, r *resolution) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -118,7 +117,7 @@ func (d *datagrams) startWatch(h *addressHandle, r *resolution) bool {
 	return true
 }
 
-// Close implements [fabric.AddressHandle]. What was sent has left the device by then.
+// Close implements [AddressHandle]. What was sent has left the device by then.
 func (h *addressHandle) Close() {
 	h.cancel()
 	h.q.d.forget(h)
@@ -165,14 +164,14 @@ func (h *addressHandle) resolveAgain(ctx context.Context) (watching *rdmacore.ID
 
 // expect adds h to handles under the number of its requests, before they are sent: the
 // receiver's notice that its queue pair has ended may arrive before h is complete.
-func (d *datagrams) expect(h *addressHandle, id uint64) {
+func (d *endpoint) expect(h *addressHandle, id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.handles[id] = h
 }
 
 // forget undoes expect, for all numbers that the requests of h have had.
-func (d *datagrams) forget(h *addressHandle) {
+func (d *endpoint) forget(h *addressHandle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.handles, func(_ uint64, other *addressHandle) bool { return other == h })
@@ -180,7 +179,7 @@ func (d *datagrams) forget(h *addressHandle) {
 
 // resolve makes both requests to the address of a handle, and waits for the answer. It
 // repeats them if the receiver has no room for them.
-func (d *datagrams) resolve(ctx context.Context, h *addressHandle) (found *resolution, err error) {
+func (d *endpoint) resolve(ctx context.Context, h *addressHandle) (found *resolution, err error) {
 	err = fabric.Patiently(ctx, func() (err error) {
 		id := randomID()
 		d.expect(h, id)
@@ -201,18 +200,18 @@ func randomID() uint64 {
 }
 
 // ask makes both requests once, and waits for the answer.
-func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*resolution, error) {
-	watching, err := d.request(ctx, to, wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: d.local.Port()})
+func (d *endpoint) ask(ctx context.Context, to netip.AddrPort, id uint64) (*resolution, error) {
+	watching, err := d.request(ctx, to, request{Kind: watchKind, ID: id, Port: d.local.Port()})
 	if err != nil {
 		return nil, err
 	}
-	asked, err := d.request(ctx, to, wire.ResolutionRequest{Kind: wire.Asks, ID: id})
+	asked, err := d.request(ctx, to, request{Kind: askKind, ID: id})
 	if err != nil {
 		_ = watching.Close()
 		return nil, err
 	}
 	ev, err := awaitService(ctx, asked, watching)
-	reply, ok := wire.DecodeResolutionReply(ev.Private)
+	reply, ok := decodeReply(ev.Private)
 	if err == nil && !ok {
 		err = fmt.Errorf("what listens for datagrams there is not ringnet: %w", syscall.EPROTO)
 	}
@@ -229,17 +228,17 @@ func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*res
 
 // request sends a request to an address, from the endpoint's own unless that is
 // unspecified.
-func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.ResolutionRequest) (*rdmacore.ID, error) {
+func (d *endpoint) request(ctx context.Context, to netip.AddrPort, r request) (*rdmacore.ID, error) {
 	var from netip.AddrPort
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		from = netip.AddrPortFrom(a, 0)
 	}
-	return d.sendRequest(ctx, from, to, r.Append(nil))
+	return d.sendRequest(ctx, from, to, r.append(nil))
 }
 
 // sendRequest sends private data from one address to another, in an SIDR REQ with an id
 // of its own.
-func (d *datagrams) sendRequest(ctx context.Context, from, to netip.AddrPort, private []byte) (*rdmacore.ID, error) {
+func (d *endpoint) sendRequest(ctx context.Context, from, to netip.AddrPort, private []byte) (*rdmacore.ID, error) {
 	id, err := d.cm.Resolve(ctx, from, to)
 	if err != nil {
 		return nil, err

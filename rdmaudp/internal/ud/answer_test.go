@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 import (
 	"context"
@@ -19,14 +19,14 @@ import (
 
 // requestOf is a request to watch, of no device, from an address of a network.
 func requestOf(host byte, id uint64) pendingRequest {
-	r := wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: 1}
+	r := request{Kind: watchKind, ID: id, Port: 1}
 	return pendingRequest{r, new(rdmacore.ID), netip.AddrFrom4([4]byte{10, 0, 0, host})}
 }
 
 // However many requests to watch come from one host, they displace no other host's.
 func TestDatagramWatchersOfOneHost(t *testing.T) {
-	d, q := &datagrams{}, &datagramQueue{}
-	d.queues.Store(&[]*datagramQueue{q})
+	d, q := &endpoint{}, &queuePair{}
+	d.queues.Store(&[]*queuePair{q})
 	for host := range byte(2) {
 		_, ok := d.addWatcher(q, requestOf(host, 0))
 		require.True(t, ok)
@@ -47,7 +47,7 @@ func TestDatagramWatchersOfOneHost(t *testing.T) {
 
 // The same is so of requests that wait for the other one of their sender.
 func TestDatagramRequestsOfOneHost(t *testing.T) {
-	d := &datagrams{}
+	d := &endpoint{}
 	d.pair(requestOf(1, 7))
 	for id := range uint64(2 * maxRequests) {
 		other, crowded := d.pair(requestOf(77, id))
@@ -58,7 +58,7 @@ func TestDatagramRequestsOfOneHost(t *testing.T) {
 	}
 	require.Len(t, d.requests, maxRequests)
 	asks := requestOf(1, 7)
-	asks.Kind = wire.Asks
+	asks.Kind = askKind
 	watches, _ := d.pair(asks)
 	require.Equal(t, uint64(7), watches.ID)
 	d.closed = true
@@ -104,7 +104,7 @@ func TestDatagramsToAReceiverWithoutMemory(t *testing.T) {
 	said := wire.DecodeReject(reject.Private).Reason
 	require.Contains(t, said, "KiB more would have to be registered")
 
-	found := make(chan fabric.AddressHandle, 1)
+	found := make(chan AddressHandle, 1)
 	go func() {
 		h, _ := a.Resolve(context.Background(), b.local)
 		found <- h

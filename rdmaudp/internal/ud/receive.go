@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 // What a queue pair for datagrams receives.
 
@@ -12,6 +12,9 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/rdmacore"
 )
+
+// pollBatch is the maximum number of completions that one poll takes.
+const pollBatch = 64
 
 // queueReceives are the receives of a queue pair, whose Wait returns when something arrives, or
 // when the device changes.
@@ -26,7 +29,7 @@ type queueReceives struct {
 
 // listen notifies the owner when something may have arrived, until the queue pair is closed or
 // fails.
-func (q *datagramQueue) listen() {
+func (q *queuePair) listen() {
 	for !q.closing.Load() {
 		if err := q.qp.Wait(); err != nil && !errors.Is(err, fabric.ErrPortDown) {
 			q.d.fail(q)
@@ -36,7 +39,7 @@ func (q *datagramQueue) listen() {
 	}
 }
 
-func (q *datagramQueue) arm() {
+func (q *queuePair) arm() {
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
 	_ = q.qp.Arm() // on an error, Wait returns that the device or the queue pair is gone
@@ -45,7 +48,7 @@ func (q *datagramQueue) arm() {
 // receive copies datagrams that have arrived to ds, and returns their number. If the
 // filter rejects a flood of them, it returns after len(ds)+pollBatch completions, and
 // calls notify so that the owner calls it again.
-func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
+func (q *queuePair) receive(ds []Datagram) (n int) {
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
 	for looked := 0; n < len(ds) && q.qp.Queue != nil && !q.closing.Load() && !q.failed.Load(); looked++ {
@@ -69,7 +72,7 @@ func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 
 // poll posts again the receives whose datagrams have been taken, and polls. It returns
 // false if nothing has arrived. Called with receiving held.
-func (q *datagramQueue) poll() bool {
+func (q *queuePair) poll() bool {
 	if q.taken > 0 && q.qp.Queue.PostRecv(q.taken) != nil {
 		q.d.fail(q)
 		return false
@@ -83,19 +86,19 @@ func (q *datagramQueue) poll() bool {
 }
 
 // take copies a datagram that has arrived to d, if the filter accepts it.
-func (q *datagramQueue) take(w *rdmacore.WC, d *fabric.Datagram) (wanted bool) {
+func (q *queuePair) take(w *rdmacore.WC, d *Datagram) (wanted bool) {
 	if int64(w.ByteLen) > int64(q.stride) {
 		return false // the device reports more than there was room for
 	}
 	slot := q.slots.Bytes()[int(w.ID)*q.stride:][:w.ByteLen]
-	d.Header, d.From, d.Via = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}
+	d.Header, d.From, d.Via = [HeaderSize]byte{}, netip.AddrPort{}, Via{Queue: q.number}
 	var rest []byte
-	if w.Flags&rdmacore.WithGRH != 0 && len(slot) >= grhSize+fabric.HeaderSize {
+	if w.Flags&rdmacore.WithGRH != 0 && len(slot) >= grhSize+HeaderSize {
 		var from netip.Addr
 		from, d.Via.To = addressesOf((*[grhSize]byte)(slot), q.zone)
 		d.From = netip.AddrPortFrom(from, 0)
-		d.Header = [fabric.HeaderSize]byte(slot[grhSize:])
-		rest = slot[grhSize+fabric.HeaderSize:]
+		d.Header = [HeaderSize]byte(slot[grhSize:])
+		rest = slot[grhSize+HeaderSize:]
 	}
 	return d.Take(rest, q.d.filter)
 }

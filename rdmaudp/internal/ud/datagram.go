@@ -1,25 +1,22 @@
-package fabric
+package ud
 
 import (
 	"context"
 	"net/netip"
+
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// Datagrams is a Fabric that has unreliable datagrams as well as connections: what
-// verbs does with queue pairs of type UD. Their ports are apart from those of
-// connections, as UDP's are from TCP's.
-type Datagrams interface {
-	// ListenPacket returns a queue pair at local, where port 0 and unspecified
-	// addresses mean what they do for [Fabric].Listen.
-	ListenPacket(local netip.AddrPort, o DatagramOptions) (DatagramEndpoint, error)
-
-	// Source is the address of this host that datagrams to another come from, where
-	// local is unspecified.
-	Source(remote netip.AddrPort) (netip.Addr, error)
+// Fabric makes endpoints. Their ports are apart from those of connections, as UDP's are from
+// TCP's.
+type Fabric interface {
+	// ListenPacket returns an endpoint at local, where port 0 and unspecified
+	// addresses mean what they do for [fabric.Fabric].Listen.
+	ListenPacket(local netip.AddrPort, o Options) (Endpoint, error)
 }
 
-// DatagramOptions says what a queue pair for datagrams should be like.
-type DatagramOptions struct {
+// Options says what an endpoint should be like.
+type Options struct {
 	// RecvQueue is how many datagrams wait to be received.
 	RecvQueue int
 
@@ -28,30 +25,26 @@ type DatagramOptions struct {
 	// may still change them. The endpoint drops those for which Filter returns false.
 	Filter func(*Datagram) bool
 
-	// A goroutine of the fabric's calls Notify after [DatagramEndpoint].Arm when there
+	// A goroutine of the fabric's calls Notify after [Endpoint].Arm when there
 	// may be something to receive, or for no reason. Notify must not block.
 	Notify func()
 
 	// The fabric calls Lost once, as it calls Notify, if the endpoint's device is gone
-	// for good, so that nothing arrives any more. The error wraps [ErrDeviceRemoved].
+	// for good, so that nothing arrives any more. The error wraps [fabric.ErrDeviceRemoved].
 	Lost func(error)
 }
 
-// HeaderSize is how many bytes at the beginning of each datagram are in
-// [Datagram].Header.
-const HeaderSize = 8
-
-// DatagramEndpoint is a queue pair that sends to any number of others of its kind, and
-// receives from them.
+// Endpoint sends to any number of others of its kind, and
+// receives from them. It has a queue pair for each port of a device that its address belongs to.
 //
 // Send is called by one goroutine at a time, and so is Receive; the other methods may be
 // called at once.
-type DatagramEndpoint interface {
+type Endpoint interface {
 	LocalAddr() netip.AddrPort
 
-	DatagramLimits() DatagramLimits
+	Limits() Limits
 
-	// SetRecvQueue changes DatagramOptions.RecvQueue, within the fabric's limits. A
+	// SetRecvQueue changes Options.RecvQueue, within the fabric's limits. A
 	// fabric may apply it only to senders that it does not know yet.
 	SetRecvQueue(n int)
 
@@ -68,7 +61,7 @@ type DatagramEndpoint interface {
 	Leave(group netip.AddrPort, card netip.Addr) error
 
 	// Resolve finds out how to reach an address. If no endpoint has the address, the
-	// error wraps ECONNREFUSED or is a *[RejectError], and the fabric does not remember
+	// error wraps ECONNREFUSED or is a *[fabric.RejectError], and the fabric does not remember
 	// that. A group without members can be reached.
 	Resolve(ctx context.Context, to netip.AddrPort) (AddressHandle, error)
 
@@ -84,14 +77,14 @@ type DatagramEndpoint interface {
 	// Receive once more after Arm.
 	Arm()
 
-	// Close destroys the queue pair. The caller closes all address handles before.
+	// Close destroys the queue pairs. The caller closes all address handles before.
 	Close() error
 }
 
-// DatagramLimits are those of a [DatagramEndpoint].
-type DatagramLimits struct {
+// Limits are those of a [Endpoint].
+type Limits struct {
 	MaxMessage int // bytes that a datagram may have behind its header
-	Spin       int // as [Limits].Spin
+	Spin       int // as [fabric.Limits].Spin
 }
 
 // AddressHandle is how an endpoint reaches an address, as verbs' address handles are.
@@ -102,7 +95,7 @@ type AddressHandle interface {
 
 // Datagram is one to send, or room for one to receive.
 type Datagram struct {
-	Header  [HeaderSize]byte
+	Header  [HeaderSize]byte // see [Header]
 	Buffers [][]byte
 
 	// To send:
@@ -112,13 +105,13 @@ type Datagram struct {
 	// RNRRetryExceeded says that the receiver is known to have no room for it, or for one
 	// of this length. Flushed says that To cannot be used any more: the caller resolves
 	// the address again.
-	Status Status
+	Status fabric.Status
 
 	// Received:
 	From  netip.AddrPort // port 0; the zero AddrPort if the device does not report it
 	Via   Via
 	Len   int    // bytes behind the header, also those that did not fit into Buffers
-	Bytes []byte // those bytes, for DatagramOptions.Filter alone
+	Bytes []byte // those bytes, for Options.Filter alone
 }
 
 // Take passes a datagram that has arrived to a filter, with the bytes behind its header, and

@@ -1,9 +1,9 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 // Requests for a queue pair, and requests to watch it: the receiver's side of section
-// 2 of rdmaudp/protocol.md.
+// 2 of protocol.md.
 
 import (
 	"context"
@@ -41,7 +41,7 @@ const (
 
 // serve handles the requests that arrive, until the endpoint is closed or its device is
 // gone.
-func (d *datagrams) serve() {
+func (d *endpoint) serve() {
 	for {
 		id, err := d.listener.Accept()
 		if err != nil {
@@ -56,7 +56,7 @@ func (d *datagrams) serve() {
 
 // pendingRequest is a request that has not been answered yet.
 type pendingRequest struct {
-	wire.ResolutionRequest
+	request
 	id   *rdmacore.ID
 	from netip.Addr
 }
@@ -70,10 +70,10 @@ type watcher struct {
 // handleRequest answers a sender when both of its requests have arrived. If the request
 // is a receiver's notice that its queue pair has ended, handleRequest ends the handle
 // for it.
-func (d *datagrams) handleRequest(id *rdmacore.ID) {
-	r, ok := wire.DecodeResolutionRequest(id.Private())
+func (d *endpoint) handleRequest(id *rdmacore.ID) {
+	r, ok := decodeRequest(id.Private())
 	from := id.RemoteAddr().Addr()
-	if !ok || r.Kind == wire.Ended {
+	if !ok || r.Kind == endedKind {
 		if ok {
 			d.endHandle(r.ID, from)
 		}
@@ -88,7 +88,7 @@ func (d *datagrams) handleRequest(id *rdmacore.ID) {
 	if watches.id == nil {
 		return
 	}
-	if r.Kind == wire.Watches {
+	if r.Kind == watchKind {
 		asks, watches = watches, asks
 	}
 	d.answer(asks.id, watches)
@@ -96,7 +96,7 @@ func (d *datagrams) handleRequest(id *rdmacore.ID) {
 
 // endHandle marks as gone the handle whose requests have the number id, if it leads to the
 // address.
-func (d *datagrams) endHandle(id uint64, at netip.Addr) {
+func (d *endpoint) endHandle(id uint64, at netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if h := d.handles[id]; h != nil && h.to.Addr() == at {
@@ -107,7 +107,7 @@ func (d *datagrams) endHandle(id uint64, at netip.Addr) {
 // pair removes and returns the other request of r's sender. If there is none, it keeps
 // r, and returns in crowded the request that the caller is to reject to make room, if
 // any: r itself if the endpoint is closed.
-func (d *datagrams) pair(r pendingRequest) (other, crowded pendingRequest) {
+func (d *endpoint) pair(r pendingRequest) (other, crowded pendingRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i := slices.IndexFunc(d.requests, func(o pendingRequest) bool {
@@ -146,7 +146,7 @@ func victim[T any](all []T, from func(T) netip.Addr) int {
 
 // answer answers the request for a queue pair, and keeps the sender's request to watch
 // it.
-func (d *datagrams) answer(asks *rdmacore.ID, watches pendingRequest) {
+func (d *endpoint) answer(asks *rdmacore.ID, watches pendingRequest) {
 	q, err := d.queueFor(asks)
 	switch {
 	case err == nil:
@@ -167,14 +167,14 @@ func (d *datagrams) answer(asks *rdmacore.ID, watches pendingRequest) {
 		refuse(wire.Full, asks, watches.id)
 		return
 	}
-	reply := wire.ResolutionReply{MaxMessage: uint16(min(q.maxMessage(), d.limits.MaxMessage)), Key: q.key}
-	_ = asks.Accept(q.qp.Number(), reply.Append(nil))
+	reply := reply{MaxMessage: uint16(min(q.maxMessage(), d.limits.MaxMessage)), Key: q.key}
+	_ = asks.Accept(q.qp.Number(), reply.append(nil))
 	_ = asks.Close()
 }
 
 // addWatcher adds r to the watchers of q. It removes and returns those that are older than
 // maxWatcherAge or too many. It returns false if q has been closed meanwhile.
-func (d *datagrams) addWatcher(q *datagramQueue, r pendingRequest) (forgotten []watcher, ok bool) {
+func (d *endpoint) addWatcher(q *queuePair, r pendingRequest) (forgotten []watcher, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !slices.Contains(*d.queues.Load(), q) {
@@ -206,7 +206,7 @@ func refuse(r wire.Reject, requests ...*rdmacore.ID) {
 
 // end closes a queue pair that the caller has removed from the endpoint. It rejects the
 // watchers' requests, and notifies the watchers in the background.
-func (d *datagrams) end(q *datagramQueue) {
+func (d *endpoint) end(q *queuePair) {
 	for _, w := range q.watchers {
 		_ = w.id.Close() // rejects the request
 	}
@@ -219,7 +219,7 @@ func (d *datagrams) end(q *datagramQueue) {
 // notifyWatchers notifies the watchers of a queue pair that it has ended, so that they
 // resolve the address again before they send more. All are notified at once: those that do
 // not answer delay no other.
-func (d *datagrams) notifyWatchers(watchers []watcher) {
+func (d *endpoint) notifyWatchers(watchers []watcher) {
 	ctx, cancel := context.WithTimeout(context.Background(), noticesWithin)
 	defer cancel()
 	var notices sync.WaitGroup
@@ -231,9 +231,9 @@ func (d *datagrams) notifyWatchers(watchers []watcher) {
 
 // notifyWatcher notifies a watcher, and waits for its answer. It sends the notice from the
 // address that the request to watch was sent to: the sender ignores one from any other.
-func (d *datagrams) notifyWatcher(ctx context.Context, w watcher) error {
+func (d *endpoint) notifyWatcher(ctx context.Context, w watcher) error {
 	from, at := netip.AddrPortFrom(w.id.LocalAddr().Addr(), 0), netip.AddrPortFrom(w.from, w.Port)
-	id, err := d.sendRequest(ctx, from, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID}.Append(nil))
+	id, err := d.sendRequest(ctx, from, at, request{Kind: endedKind, ID: w.ID}.append(nil))
 	if err != nil {
 		return err
 	}

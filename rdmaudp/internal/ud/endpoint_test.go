@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 import (
 	"bufio"
@@ -20,9 +20,18 @@ import (
 	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 )
 
+// onDevice returns the fabric and the address of a device, or skips the test.
+func onDevice(t testing.TB) (rdma, netip.Addr) {
+	t.Helper()
+	addr := rdmatest.Address(t, "SOFTROCE_ADDR")
+	f, err := Open(0)
+	rdmatest.Opened(t, err)
+	return f.(rdma), addr
+}
+
 // packets is an endpoint for datagrams, and a channel that receives when there are any.
 type packets struct {
-	*datagrams
+	*endpoint
 	news chan struct{}
 }
 
@@ -36,24 +45,24 @@ func openPacketsAt(t *testing.T, addr netip.Addr, queue int) packets {
 	t.Helper()
 	f, _ := onDevice(t)
 	p := packets{news: make(chan struct{}, 1)}
-	ep, err := f.(fabric.Datagrams).ListenPacket(netip.AddrPortFrom(addr, 0), fabric.DatagramOptions{
+	ep, err := f.ListenPacket(netip.AddrPortFrom(addr, 0), Options{
 		RecvQueue: queue,
-		Filter:    func(d *fabric.Datagram) bool { return d.From.Addr().IsValid() },
+		Filter:    func(d *Datagram) bool { return d.From.Addr().IsValid() },
 		Notify: func() {
 			select {
 			case p.news <- struct{}{}:
 			default:
 			}
 		},
-		Lost: func(error) {}, // integration.TestDatagramsDeviceRemoved
+		Lost: func(error) {}, // rdmaudp.TestDatagramsDeviceRemoved
 	})
 	require.NoError(t, err)
-	p.datagrams = ep.(*datagrams)
+	p.endpoint = ep.(*endpoint)
 	t.Cleanup(func() { _ = p.Close() })
 	return p
 }
 
-func (p packets) queue() *datagramQueue { return (*p.queues.Load())[0] }
+func (p packets) queue() *queuePair { return (*p.queues.Load())[0] }
 
 // to resolves the address of another.
 func (p packets) to(t *testing.T, other packets) *addressHandle {
@@ -65,7 +74,7 @@ func (p packets) to(t *testing.T, other packets) *addressHandle {
 
 // send sends a datagram, and returns its status.
 func (p packets) send(h *addressHandle, text string) fabric.Status {
-	d := []fabric.Datagram{{To: h, Buffers: [][]byte{[]byte(text)}}}
+	d := []Datagram{{To: h, Buffers: [][]byte{[]byte(text)}}}
 	p.Send(d)
 	return d[0].Status
 }
@@ -74,7 +83,7 @@ func (p packets) send(h *addressHandle, text string) fabric.Status {
 func (p packets) next(t *testing.T) string {
 	t.Helper()
 	b := make([]byte, largestMTU)
-	d := []fabric.Datagram{{Buffers: [][]byte{b}}}
+	d := []Datagram{{Buffers: [][]byte{b}}}
 	for late := time.After(hang.After); ; {
 		p.Arm()
 		if p.Receive(d) == 1 {
@@ -199,7 +208,7 @@ func TestDatagramsOfStrangers(t *testing.T) {
 	// A message without so much as a header.
 	q := a.queue()
 	q.sending.Lock()
-	require.Equal(t, fabric.OK, q.encode(0, &fabric.Datagram{To: right}))
+	require.Equal(t, fabric.OK, q.encode(0, &Datagram{To: right}))
 	q.sends.SGEs[0].Length = 1
 	q.post(1)
 	q.sending.Unlock()
@@ -225,13 +234,13 @@ func TestDatagramsThatTheFilterDrops(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 4*pollBatch)
 	h := a.to(t, b)
 	defer h.Close()
-	b.filter = func(d *fabric.Datagram) bool { return d.Len > 0 }
+	b.filter = func(d *Datagram) bool { return d.Len > 0 }
 	for range 3 * pollBatch {
 		require.Equal(t, fabric.OK, a.send(h, ""))
 	}
 	require.Equal(t, fabric.OK, a.send(h, "wanted"))
 	calls := 0
-	d := []fabric.Datagram{{Buffers: [][]byte{make([]byte, 10)}}}
+	d := []Datagram{{Buffers: [][]byte{make([]byte, 10)}}}
 	for b.Arm(); b.Receive(d) == 0; b.Arm() {
 		calls++
 		select {
@@ -259,7 +268,7 @@ func TestDatagramsRecvQueue(t *testing.T) {
 	defer other.Close()
 	require.Equal(t, fabric.OK, a.send(other, "all sent"))
 	require.Equal(t, "all sent", a.next(t))
-	room := make([]fabric.Datagram, 16)
+	room := make([]Datagram, 16)
 	require.Equal(t, 4, b.Receive(room))
 }
 
@@ -271,7 +280,7 @@ func TestDatagramsWhenAQueuePairFails(t *testing.T) {
 	q := b.queue()
 	require.NoError(t, q.qp.ToError()) // to state ERR
 	hang.Unless(t, func() bool {
-		b.Receive(make([]fabric.Datagram, 1)) // finds the receives flushed, once the device has done so
+		b.Receive(make([]Datagram, 1)) // finds the receives flushed, once the device has done so
 		return h.gone.Load()
 	})
 	again := a.to(t, b)

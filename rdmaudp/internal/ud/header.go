@@ -1,10 +1,10 @@
-package wire
+package ud
 
 import "encoding/binary"
 
-// DatagramHeader begins each datagram. It has what the receiver's queue pair does
+// Header begins each datagram. It has what the receiver's queue pair does
 // not report: the sender's port, and a number by which missing datagrams are noticed.
-type DatagramHeader struct {
+type Header struct {
 	// SourcePort is the sender's.
 	SourcePort uint16
 
@@ -13,8 +13,8 @@ type DatagramHeader struct {
 	Sequence uint32
 }
 
-// DatagramHeaderSize is its size in bytes.
-const DatagramHeaderSize = 8
+// HeaderSize is its size in bytes.
+const HeaderSize = 8
 
 const (
 	datagramMagic   = 0x5d
@@ -22,14 +22,14 @@ const (
 )
 
 // Put encodes h into b.
-func (h DatagramHeader) Put(b *[DatagramHeaderSize]byte) {
+func (h Header) Put(b *[HeaderSize]byte) {
 	b[0], b[1] = datagramMagic, datagramVersion
 	binary.BigEndian.PutUint16(b[2:], h.SourcePort)
 	binary.BigEndian.PutUint32(b[4:], h.Sequence)
 }
 
-// DecodeDatagramHeader decodes a header. ok is false if b is no header of this version.
-func DecodeDatagramHeader(b [DatagramHeaderSize]byte) (h DatagramHeader, ok bool) {
+// DecodeHeader decodes a header. ok is false if b is no header of this version.
+func DecodeHeader(b [HeaderSize]byte) (h Header, ok bool) {
 	h.SourcePort = binary.BigEndian.Uint16(b[2:])
 	h.Sequence = binary.BigEndian.Uint32(b[4:])
 	return h, b[0] == datagramMagic && b[1] == datagramVersion && h.SourcePort != 0

@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 // A queue pair of type UD, and its memory. What it receives is in datagramreceive.go,
 // what it sends in datagramsend.go.
@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// datagramSends is the maximum depth of the send queue, and sendBatch the maximum
+	// maxSends is the maximum depth of the send queue, and sendBatch the maximum
 	// number of sends that are posted at once.
-	datagramSends = 128
-	sendBatch     = 64
+	maxSends  = 128
+	sendBatch = 64
 )
 
-// datagramQueue is a queue pair of type UD.
-type datagramQueue struct {
-	d *datagrams
+// queuePair is a queue pair of type UD.
+type queuePair struct {
+	d *endpoint
 	queueName
 	queueReceives
 	queueSends
@@ -60,15 +60,15 @@ type queueName struct {
 	mtu    int
 }
 
-var datagramQueues atomic.Uint64 // made so far
+var queuePairsMade atomic.Uint64 // made so far
 
-// newDatagramQueue returns a queue pair, with its receives posted, at the port that has
+// newQueuePair returns a queue pair, with its receives posted, at the port that has
 // an address. If m is not nil, the queue pair is for m's group alone, and m ends with
 // it, or with an error.
-func newDatagramQueue(d *datagrams, local netip.Addr, m *membership, recvs int) (*datagramQueue, error) {
-	q := &datagramQueue{
+func newQueuePair(d *endpoint, local netip.Addr, m *membership, recvs int) (*queuePair, error) {
+	q := &queuePair{
 		d:          d,
-		queueName:  queueName{number: datagramQueues.Add(1), local: local},
+		queueName:  queueName{number: queuePairsMade.Add(1), local: local},
 		queueSends: queueSends{handles: make(map[*addressHandle]struct{})},
 		member:     m,
 		memory:     budget.Account{Budget: budget.Process, Locked: true},
@@ -83,11 +83,11 @@ func newDatagramQueue(d *datagrams, local netip.Addr, m *membership, recvs int) 
 	return q, nil
 }
 
-func (q *datagramQueue) open(recvs int) error {
+func (q *queuePair) open(recvs int) error {
 	if err := q.bind(); err != nil {
 		return err
 	}
-	wanted := datagramSends
+	wanted := maxSends
 	q.key = randomKey()
 	if q.group.IsValid() {
 		wanted, q.key = 1, groupKey(q.group.Port())
@@ -118,10 +118,10 @@ func (q *datagramQueue) open(recvs int) error {
 }
 
 // isAt reports whether the queue pair is at the port of an ID.
-func (q *datagramQueue) isAt(id *rdmacore.ID) bool { return q.qp.ID.SamePort(id) }
+func (q *queuePair) isAt(id *rdmacore.ID) bool { return q.qp.ID.SamePort(id) }
 
 // bind opens the device and reads the attributes of its port.
-func (q *datagramQueue) bind() error {
+func (q *queuePair) bind() error {
 	id, err := q.d.cm.Bind(q.local)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func randomKey() uint32 {
 }
 
 // createQueues makes the completion queues and the queue pair.
-func (q *datagramQueue) createQueues(sends, recvs int) error {
+func (q *queuePair) createQueues(sends, recvs int) error {
 	if err := q.qp.CreateCompletionQueue(recvs); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (q *datagramQueue) createQueues(sends, recvs int) error {
 }
 
 // createMemory makes the slots, and the work requests that name them.
-func (q *datagramQueue) createMemory(sends, recvs int) (err error) {
+func (q *queuePair) createMemory(sends, recvs int) (err error) {
 	if q.slots, err = q.qp.Register(recvs*q.stride, rdmacore.LocalWrite); err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (q *datagramQueue) createMemory(sends, recvs int) (err error) {
 
 // close releases everything. It is called once, when the queue pair is not in the
 // endpoint.
-func (q *datagramQueue) close() {
+func (q *queuePair) close() {
 	q.closing.Store(true)
 	if q.qp != nil {
 		q.qp.Wake()
@@ -221,4 +221,4 @@ func (q *datagramQueue) close() {
 }
 
 // maxMessage is the maximum number of bytes of a datagram, behind its header.
-func (q *datagramQueue) maxMessage() int { return q.mtu - fabric.HeaderSize }
+func (q *queuePair) maxMessage() int { return q.mtu - HeaderSize }

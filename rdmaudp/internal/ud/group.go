@@ -1,8 +1,8 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
-// Groups: section 3 of rdmaudp/protocol.md. RoCE uses the multicast addresses of IP; the
+// Groups: section 3 of protocol.md. RoCE uses the multicast addresses of IP; the
 // connection manager announces a member to the network. A member has a queue pair for
 // nothing but the group at its port; what is sent to a group goes out by the port's
 // other queue pair.
@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/rdmacore"
 )
 
@@ -38,7 +37,7 @@ type membership struct {
 
 // join makes the card with an address a member of a group: one that only sends to it, or
 // one that receives, too.
-func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.Addr, sendsOnly bool) (*membership, error) {
+func (d *endpoint) join(ctx context.Context, group netip.AddrPort, card netip.Addr, sendsOnly bool) (*membership, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -60,14 +59,14 @@ func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.A
 // cardFor is the address of the card at which to join a group, or from which to send to
 // it: the given one if it is valid, or the endpoint's own, or else that of the route to
 // the group.
-func (d *datagrams) cardFor(group netip.AddrPort, card netip.Addr) (netip.Addr, error) {
+func (d *endpoint) cardFor(group netip.AddrPort, card netip.Addr) (netip.Addr, error) {
 	switch {
 	case card.IsValid():
 		return card, nil
 	case !d.local.Addr().IsUnspecified():
 		return d.local.Addr(), nil
 	}
-	return fabric.SourceOf(group)
+	return SourceOf(group)
 }
 
 // attach attaches a queue pair to the group, so that it receives what is sent there.
@@ -93,8 +92,8 @@ func (m *membership) end() {
 	m.Leave()
 }
 
-// Join implements [fabric.DatagramEndpoint].
-func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error {
+// Join implements [Endpoint].
+func (d *endpoint) Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)()
@@ -116,7 +115,7 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 
 // replaceMember makes another queue pair for the membership of one that has failed. If
 // there is an error, the membership has ended.
-func (d *datagrams) replaceMember(q *datagramQueue) {
+func (d *endpoint) replaceMember(q *queuePair) {
 	d.making.Lock()
 	defer d.making.Unlock()
 	if !d.remove(q, false) {
@@ -129,8 +128,8 @@ func (d *datagrams) replaceMember(q *datagramQueue) {
 	_, _ = d.openQueue(q.local, m)
 }
 
-// Leave implements [fabric.DatagramEndpoint].
-func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
+// Leave implements [Endpoint].
+func (d *endpoint) Leave(group netip.AddrPort, card netip.Addr) error {
 	d.making.Lock()
 	defer d.making.Unlock()
 	for _, q := range *d.queues.Load() {
@@ -143,14 +142,14 @@ func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
 }
 
 // resolveGroup is Resolve for a group.
-func (d *datagrams) resolveGroup(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+func (d *endpoint) resolveGroup(ctx context.Context, to netip.AddrPort) (AddressHandle, error) {
 	m, err := d.join(ctx, to, netip.Addr{}, true)
 	if err != nil {
 		return nil, err
 	}
 	m.Service.SetHopLimit(groupHops)
 	h := &addressHandle{
-		to: to, receiver: queuePair{groupNumber, groupKey(to.Port())},
+		to: to, receiver: qpAddress{groupNumber, groupKey(to.Port())},
 		maxMessage: d.limits.MaxMessage, cancel: m.end,
 	}
 	if err := d.prepare(h, m.ID, &m.Service); err != nil {

@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package verbs
+package ud
 
 import (
 	"context"
@@ -74,7 +74,7 @@ func TestGroupFloodIsLostToTheGroupAlone(t *testing.T) {
 	require.True(t, a.queue().drained()) // they have left, so soft-RoCE has delivered them
 	flooded, singles := 0, 0
 	for deadline := time.Now().Add(hang.After); singles < 16 && time.Now().Before(deadline); {
-		d := []fabric.Datagram{{}}
+		d := []Datagram{{}}
 		switch {
 		case b.Receive(d) == 0:
 		case d[0].Via.To == testGroup.Addr():
@@ -100,7 +100,7 @@ func TestGroupMemberOutlivesItsQueuePair(t *testing.T) {
 	require.NoError(t, failed.qp.ToError()) // to state ERR
 	hang.Unless(t, func() bool {
 		require.Equal(t, fabric.OK, a.send(h, "hello"))
-		d := []fabric.Datagram{{}}
+		d := []Datagram{{}}
 		return b.Receive(d) == 1 && d[0].Via.To == testGroup.Addr()
 	})
 	require.NoError(t, b.Leave(testGroup, netip.Addr{}))
@@ -108,7 +108,7 @@ func TestGroupMemberOutlivesItsQueuePair(t *testing.T) {
 }
 
 // drained waits until everything has been sent.
-func (q *datagramQueue) drained() bool {
+func (q *queuePair) drained() bool {
 	q.sending.Lock()
 	defer q.sending.Unlock()
 	return q.drain(0)
