@@ -189,8 +189,8 @@ func TestSsAsksNoOtherProcesses(t *testing.T) {
 		require.Empty(t, errs)
 		require.Equal(t, 1, strings.Count(out, "\n"), out)
 	}
-	_, errs, status := ringnetCommand(t, "ss", "--process", stopped)
-	require.Equal(t, failed, status)
+	out, errs, status := ringnetCommand(t, "ss", "--process", stopped)
+	require.Equal(t, failed, status, "%s%s", out, errs)
 	require.Contains(t, errs, "process "+stopped+" has not answered")
 }
 
