@@ -202,6 +202,9 @@ func (l *Link) OnEnd(f func()) {
 // whether the link is at another stage. Called with mu held.
 func (l *Link) advance() bool {
 	before := l.stage
+	if before == up && l.qp.state == qpReady && !l.leaving.received {
+		return false
+	}
 	if l.qp.state == qpFailed && l.stage < ended {
 		l.moveToError()
 	}

@@ -20,12 +20,14 @@ func (l *Link) push(signaled bool) *fabric.WorkRequest {
 }
 
 // post hands the batch to the device. It releases mu meanwhile, for a device that copies may take long;
-// but not for a little, which it takes sooner than mu could be released and taken again. Called with mu held.
-func (l *Link) post() {
+// but not for a little, which it takes sooner than mu could be released and taken again. It returns whether
+// there may be more to post: what has come meanwhile, or had no place in the batch. Called with mu held.
+func (l *Link) post() (more bool) {
 	q := &l.send
 	if q.batchBytes <= copyLocked {
+		more = len(q.batch) >= maxBatch-controlBatch
 		l.submitted(l.ep.PostSend(q.batch))
-		return
+		return more
 	}
 	q.posting = true
 	l.mu.Unlock()
@@ -36,6 +38,7 @@ func (l *Link) post() {
 	l.mu.Lock()
 	q.posting = false
 	l.submitted(err)
+	return true
 }
 
 // submitted handles the result of PostSend. Called with mu held.

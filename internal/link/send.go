@@ -68,8 +68,12 @@ func (l *Link) buildBatch() {
 		l.pushAgain()
 		return
 	}
-	l.pushStreams()
-	l.pushRecords()
+	if l.send.withData.len() > 0 {
+		l.pushStreams()
+	}
+	if l.send.withRecords.len() > 0 || l.maySayGoAway() {
+		l.pushRecords()
+	}
 	if l.ledger.CreditDue() && l.send.control.credits.free(&l.send.slots) && l.repost() {
 		l.stats.ControlSent++
 		l.pushMessage(&l.send.control.credits, l.ledger.SendCredit(), nil)

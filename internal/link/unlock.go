@@ -35,8 +35,9 @@ func (l *Link) carryOut() {
 				l.watch.called = true
 				break
 			}
-			l.post()
-			continue
+			if more := l.post(); more {
+				continue
+			}
 		}
 		if !l.advance() {
 			break
