@@ -2,6 +2,7 @@ package ringnet_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -71,6 +72,42 @@ func ExampleListen() {
 	// Output: is there an echo?
 }
 
+// A service that runs as one user takes connections over shared memory of another user: www-data, for example.
+func ExampleListenConfig_trustUser() {
+	webServer := uint32(os.Geteuid() + 1) // user.Lookup("www-data") tells whose it is
+	lc := ringnet.ListenConfig{
+		TrustUser: func(uid uint32) bool { return uid == webServer }, // this process's own is not asked for
+	}
+	l, err := lc.Listen(context.Background(), "shm", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		uid, known := conn.(*ringnet.Conn).PeerUser()
+		fmt.Fprint(conn, "web server: ", uid == webServer, ", known: ", known)
+	}()
+
+	// The other user's program trusts this service's user in the same way, unless that is root.
+	d := ringnet.Dialer{TrustUser: func(uid uint32) bool { return uid == uint32(os.Geteuid()) }}
+	conn, err := d.Dial("shm", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(answer))
+	// Output: web server: false, known: true
+}
+
 // Deadlines and errors are as in package net.
 func ExampleConn() {
 	l := serve("") // accepts, and closes at once
@@ -96,7 +133,7 @@ func ExampleConn() {
 }
 
 // What has arrived is hashed where the device has placed it.
-func ExampleConn_Peek() {
+func ExampleConn_peek() {
 	l := serve("a blob") // on auto
 	conn, err := ringnet.Dial("auto", l.Addr().String())
 	if err != nil {

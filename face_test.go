@@ -21,9 +21,10 @@ const module = "github.com/ringnet/ringnet"
 // public is a package that programs import.
 type public struct {
 	*doc.Package
-	fset    *token.FileSet
-	imports map[string]string        // paths by the names that its files have for them
-	raw     map[string]*ast.TypeSpec // types as they are in the files: go/doc takes away what is not exported
+	fset     *token.FileSet
+	imports  map[string]string        // paths by the names that its files have for them
+	examples []string                 // all that there are, shown or not
+	raw      map[string]*ast.TypeSpec // types as they are in the files: go/doc takes away what is not exported
 }
 
 // publicPackages are those of all modules, by path.
@@ -57,10 +58,17 @@ func parsePackage(importPath, dir string) (public, error) {
 		return p, err
 	}
 	var files []*ast.File
-	for _, name := range slices.Concat(found.GoFiles, found.CgoFiles) {
+	for _, name := range slices.Concat(found.GoFiles, found.CgoFiles, found.TestGoFiles, found.XTestGoFiles) {
 		f, err := parser.ParseFile(p.fset, filepath.Join(dir, name), nil, parser.ParseComments)
 		if err != nil {
 			return p, err
+		}
+		files = append(files, f)
+		if strings.HasSuffix(name, "_test.go") {
+			for _, e := range doc.Examples(f) {
+				p.examples = append(p.examples, "Example"+e.Name)
+			}
+			continue
 		}
 		for _, i := range f.Imports {
 			at := strings.Trim(i.Path.Value, `"`)
@@ -70,7 +78,6 @@ func parsePackage(importPath, dir string) (public, error) {
 			}
 			p.imports[name] = at
 		}
-		files = append(files, f)
 		raw, err := parser.ParseFile(p.fset, filepath.Join(dir, name), nil, parser.ParseComments)
 		if err != nil {
 			return p, err
@@ -223,5 +230,45 @@ func (p public) requireFields(t *testing.T, all map[string]public, name string, 
 		} else if len(field.Names) > 0 {
 			t.Errorf("%s.%s has no comment", at, field.Names[0].Name)
 		}
+	}
+}
+
+// shown are the examples that the documentation of a package has.
+func (p public) shown() (names []string) {
+	add := func(of string, examples []*doc.Example) {
+		for _, e := range examples {
+			names = append(names, strings.TrimSuffix("Example"+of+"_"+e.Suffix, "_"))
+		}
+	}
+	add("", p.Examples)
+	for _, f := range p.Funcs {
+		add(f.Name, f.Examples)
+	}
+	for _, typ := range p.Types {
+		add(typ.Name, typ.Examples)
+		for _, f := range typ.Funcs {
+			add(f.Name, f.Examples)
+		}
+		for _, m := range typ.Methods {
+			add(typ.Name+"_"+m.Name, m.Examples)
+		}
+	}
+	return names
+}
+
+// go vet knows the name of an example where an alias leads, and documentation does not show it there.
+func TestEachExampleIsShown(t *testing.T) {
+	all := publicPackages(t)
+	for _, p := range all {
+		require.ElementsMatch(t, p.examples, p.shown(), p.ImportPath)
+	}
+	for of, names := range map[string][]string{
+		"":        {"ExampleDial", "ExampleListen", "ExampleListenConfig_trustUser", "ExampleConn_peek", "ExampleBuffer", "ExampleTrace"},
+		"rconn":   {"ExampleConn_Peek", "ExampleConn_WriteBuffer"},
+		"grpcnet": {"Example"},
+		"metrics": {"ExampleNewCollector"},
+		"rdmaudp": {"Example", "ExampleListenMulticast"},
+	} {
+		require.Subset(t, all[path.Join(module, of)].shown(), names, of)
 	}
 }
