@@ -52,8 +52,8 @@ func (p *places) leaveConnection() { p.connections-- }
 
 // memoryForPeer returns how many bytes this side makes for the dialer if it accepts.
 func memoryForPeer(ep fabric.Endpoint) int {
-	if e, ok := ep.(interface{ MemoryForPeer() int }); ok {
-		return e.MemoryForPeer()
+	if n, ok := ep.(fabric.Neighbor); ok {
+		return n.MemoryForPeer()
 	}
 	return 0
 }

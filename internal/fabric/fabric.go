@@ -30,7 +30,7 @@ type Fabric interface {
 	// Listen accepts connection requests at local; port 0 chooses one. An
 	// unspecified address means all addresses of its family, the zero Addr
 	// those of both. Up to backlog requests wait for [Listener.Accept]; further
-	// ones are rejected with wire.Full.
+	// ones are rejected for want of room.
 	Listen(local netip.AddrPort, backlog int) (Listener, error)
 }
 
@@ -203,6 +203,10 @@ type Neighbor interface {
 	// or began to listen, as this process's user namespace numbers it. It is called before
 	// Close.
 	PeerUser() (uid uint32, err error)
+
+	// MemoryForPeer returns how many bytes Accept makes for the dialer's queues, besides those of
+	// this end.
+	MemoryForPeer() int
 }
 
 // Sizes of the private data that the connection manager carries, in bytes:

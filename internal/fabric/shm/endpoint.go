@@ -119,8 +119,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	return e.limits, nil
 }
 
-// MemoryForPeer returns how many bytes Accept makes for the dialer's queues,
-// besides those of this end.
+// MemoryForPeer implements [fabric.Neighbor].
 func (e *endpoint) MemoryForPeer() int {
 	if !e.passive {
 		return 0

@@ -23,6 +23,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/testing/fabrictest"
 	"github.com/ringnet/ringnet/internal/testing/hang"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // host is an address that no other process on this machine is likely to use,
@@ -347,4 +348,10 @@ func soon(t testing.TB, what string, f func()) {
 		buf := make([]byte, 1<<20)
 		t.Fatalf("%s: still waiting\n%s", what, buf[:runtime.Stack(buf, true)])
 	}
+}
+
+// isFull reports whether an error is a rejection for want of room.
+func isFull(err error) bool {
+	var reject *fabric.RejectError
+	return errors.As(err, &reject) && wire.DecodeReject(reject.Private).Busy
 }

@@ -267,7 +267,7 @@ func TestAcceptWithoutDescriptorsIsBusy(t *testing.T) {
 		done, e := connect()
 		withoutDescriptors(t, func() { assert.ErrorIs(t, e.Accept(ctx, nil), syscall.EMFILE) })
 		err := <-done
-		assert.True(t, fabric.IsFull(err), "%v", err)
+		assert.True(t, isFull(err), "%v", err)
 		assert.ErrorContains(t, err, "too many open files")
 		requireAccepts(t, f, l)
 	})

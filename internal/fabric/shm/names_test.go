@@ -247,7 +247,7 @@ func TestDialersAreNotDelayedByAnotherUsersFullQueue(t *testing.T) {
 		soon(t, "Connect", func() {
 			_, err := e.Connect(ctx, nil)
 			if f.noSocketLists {
-				assert.True(t, fabric.IsFull(err), "%v", err)
+				assert.True(t, isFull(err), "%v", err)
 				return
 			}
 			assert.ErrorIs(t, err, syscall.EACCES)
@@ -410,7 +410,7 @@ func TestDialersKeepToTheListenerThatTheyPrefer(t *testing.T) {
 		ep, err := f.Dial(ctx, netip.AddrPort{}, place())
 		e := ready(t, ep, err)
 		_, err = e.Connect(ctx, nil)
-		assert.True(t, fabric.IsFull(err), "%v", err)
+		assert.True(t, isFull(err), "%v", err)
 	})
 }
 

@@ -224,7 +224,7 @@ func (d *endpoint) notifyWatchers(watchers []watcher) {
 	defer cancel()
 	var notices sync.WaitGroup
 	for _, w := range watchers {
-		notices.Go(func() { _ = fabric.Patiently(ctx, func() error { return d.notifyWatcher(ctx, w) }) })
+		notices.Go(func() { _ = patiently(ctx, func() error { return d.notifyWatcher(ctx, w) }) })
 	}
 	notices.Wait()
 }

@@ -98,7 +98,7 @@ func TestDatagramsToAReceiverWithoutMemory(t *testing.T) {
 	budget.Process.SetLimit(used.Registered)
 	t.Cleanup(func() { budget.Process.SetLimit(0) })
 	_, err := a.ask(context.Background(), b.local, 1)
-	require.True(t, fabric.IsFull(err), "%v", err)
+	require.True(t, isFull(err), "%v", err)
 	var reject *fabric.RejectError
 	require.ErrorAs(t, err, &reject)
 	said := wire.DecodeReject(reject.Private).Reason

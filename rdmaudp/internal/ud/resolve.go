@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/rdmacore"
 )
 
@@ -180,7 +179,7 @@ func (d *endpoint) forget(h *addressHandle) {
 // resolve makes both requests to the address of a handle, and waits for the answer. It
 // repeats them if the receiver has no room for them.
 func (d *endpoint) resolve(ctx context.Context, h *addressHandle) (found *resolution, err error) {
-	err = fabric.Patiently(ctx, func() (err error) {
+	err = patiently(ctx, func() (err error) {
 		id := randomID()
 		d.expect(h, id)
 		found, err = d.ask(ctx, h.to, id)

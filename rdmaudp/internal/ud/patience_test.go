@@ -1,4 +1,6 @@
-package fabric
+//go:build linux && cgo
+
+package ud
 
 import (
 	"context"
@@ -9,17 +11,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-var errFull error = &RejectError{Reason: RejectConsumer, Private: wire.Full.Append(nil)}
+var errFull error = &fabric.RejectError{Reason: fabric.RejectConsumer, Private: wire.Full.Append(nil)}
 
 // Whoever has no room is asked again until it says something else.
 func TestPatience(t *testing.T) {
-	for _, last := range []error{nil, errors.New("broken"), &RejectError{Reason: RejectNoListener}} {
+	for _, last := range []error{nil, errors.New("broken"), &fabric.RejectError{Reason: fabric.RejectNoListener}} {
 		synctest.Test(t, func(t *testing.T) {
 			tries := 0
-			err := Patiently(t.Context(), func() error {
+			err := patiently(t.Context(), func() error {
 				if tries++; tries < 4 {
 					return errFull
 				}
@@ -42,7 +45,7 @@ func TestPatienceEnds(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				start, tries := time.Now(), 0
-				err := Patiently(ctx, func() error {
+				err := patiently(ctx, func() error {
 					if tries++; tries == 1 {
 						return errFull
 					}
