@@ -151,10 +151,14 @@ func (l *Link) watchTick() {
 	}
 }
 
-// leave ends that the holder has the watch. Called with mu held.
+// leave ends that the holder has the watch. Calls that wait are not left without, not even until unlock
+// has posted. Called with mu held.
 func (l *Link) leave() {
 	w := &l.watch
 	w.holder = nil
+	if w.parked > 0 {
+		l.watchNow()
+	}
 	if w.engineFirst > 0 {
 		w.engineFirst--
 		w.wanted = true
@@ -201,6 +205,7 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 			s.lead(which, d)
 		default:
 			l.watch.called = l.watch.called || l.cfg.BusyPoll > 0 // the engine polls once a call waits
+			l.watchNow() // before unlock posts
 			s.park(c, d)
 		}
 	}
