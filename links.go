@@ -12,14 +12,17 @@ import (
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/netns"
 	"github.com/ringnet/ringnet/rconn"
 )
 
 // linkKey is what dials must have in common to share a link.
 type linkKey struct {
+	network       string
+	namespace     netns.Namespace
 	fabric        fabric.Fabric // nil with trust
 	local, remote netip.AddrPort
-	config        link.Setup           // with the network namespace
+	config        link.Config          // with its defaults
 	trust         weak.Pointer[Dialer] // the one whose TrustUser decides; nil without TrustUser
 	proven        bool                 // dialed by auto, with the proof that TCP leads to the same listener
 	bubble        bool                 // made in one of testing/synctest
@@ -52,7 +55,10 @@ func (d *Dialer) setup(n network, f fabric.Fabric) (link.Setup, error) {
 
 // linkKey returns the key of the links that d may share.
 func (d *Dialer) linkKey(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Setup, proven bool) linkKey {
-	key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: proven, bubble: bubble.In()}
+	key := linkKey{
+		network: cfg.Network, namespace: cfg.Namespace, fabric: f, local: local, remote: remote,
+		config: cfg.Config, proven: proven, bubble: bubble.In(),
+	}
 	if d.TrustUser != nil {
 		key.fabric, key.trust = nil, weak.Make(d) // each dial opens a fabric of its own, which asks d
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"runtime"
 	"sync"
 	"syscall"
@@ -262,6 +263,39 @@ func TestConnectionsOfADialerThatTrustsShareALink(t *testing.T) {
 		}
 		require.ElementsMatch(t, []int{3, 1}, connections)
 	})
+}
+
+// A Dialer that trusts opens another fabric for each dial, so its links are not known by these.
+func TestConnectionsOfADialerThatTrustsKeepToTheirNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) })
+		d := &Dialer{TrustUser: func(uint32) bool { return true }}
+		for _, name := range []string{"one", "other"} { // which have the same addresses
+			addNetwork(t, name, network{carrier: &carrier{name: name, open: opens(sim.New(sim.Link{}))}, family: "ip"})
+			l, err := Listen(name, "10.0.0.1:80")
+			require.NoError(t, err)
+			defer l.Close()
+			c := dial(t, d, name, "10.0.0.1:80")
+			require.Equal(t, name, c.(*Conn).Carrier())
+			write(t, c, name)
+			requireNext(t, accept(t, l), name)
+		}
+	})
+}
+
+// What a link is made with, beside its Config, is not what it is known by: another dial may be given others.
+func TestTheKeyOfALinkHasWhatIdentifiesIt(t *testing.T) {
+	key := reflect.TypeFor[linkKey]()
+	for _, f := range reflect.VisibleFields(key) {
+		wiring := []reflect.Kind{reflect.Pointer, reflect.Func, reflect.Chan}
+		require.NotContains(t, wiring, f.Type.Kind(), f.Name)
+		if f.Type.Kind() != reflect.Struct || f.Type.PkgPath() != reflect.TypeFor[link.Config]().PkgPath() {
+			continue
+		}
+		for _, in := range reflect.VisibleFields(f.Type) {
+			require.NotContains(t, append(wiring, reflect.Interface), in.Type.Kind(), "%s.%s", f.Name, in.Name)
+		}
+	}
 }
 
 // If the peer's application does not close, the times that its stream and that the link
