@@ -698,9 +698,9 @@ static void lose(struct link *l)
 	if (l->stage == ENDED)
 		return;
 	bool done = (l->goaway_sent && l->count == 0) || (l->goaway_received && !l->active);
-	if (done && l->goaway_received && is_empty(l))
+	if (done && is_empty(l))
 		return end_link(l, "goaway");
-	if (!l->resume || (done && is_empty(l)))
+	if (!l->resume)
 		return end_link(l, l->lost);
 	drop(&l->pair);
 	if (l->stage == UP)
