@@ -204,7 +204,9 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 		case l.watch.holder == nil && !l.needsEngine():
 			s.lead(which, d)
 		default:
-			l.watch.called = l.watch.called || l.cfg.BusyPoll > 0 // the engine polls once a call waits
+			if l.cfg.BusyPoll > 0 {
+				l.watch.called = true // the engine polls once a call waits
+			}
 			l.watchNow() // before unlock posts
 			s.park(c, d)
 		}

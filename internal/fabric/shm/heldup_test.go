@@ -7,6 +7,7 @@ package shm
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -63,6 +64,30 @@ func TestPeerWithManyPollersLosesItsConnection(t *testing.T) {
 		}
 	}
 	t.Fatal("the peer is borne with")
+}
+
+// Many calls ring at once, beside Close. What one of them leaves to another is rung.
+func TestManyRingAtOnce(t *testing.T) {
+	leavesNothing(t)
+	a, _ := connected(t, options)
+	ring := func(n int) {
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for range n {
+					a.endpoint.ringDue.Store(true)
+					a.Ring()
+				}
+			})
+		}
+		all.Wait()
+	}
+	ring(1000)
+	require.False(t, a.RingDue())
+	closed := make(chan error)
+	go func() { closed <- a.Close() }()
+	ring(100)
+	require.NoError(t, <-closed)
 }
 
 // A call may take long once, for whatever reason, and often if others have the processor.

@@ -120,13 +120,18 @@ func (e *endpoint) noteSleeper() {
 // RingDue implements [fabric.Endpoint].
 func (e *endpoint) RingDue() bool { return e.ringDue.Load() }
 
-// Ring implements [fabric.Endpoint].
+// Ring implements [fabric.Endpoint]. Who finds that another call rings leaves it to that.
 func (e *endpoint) Ring() {
-	e.bell.Lock()
-	defer e.bell.Unlock()
-	if !e.ringDue.Swap(false) || e.sock.closed.Load() {
-		return
+	for e.ringDue.Load() && e.bell.TryLock() {
+		if e.ringDue.Swap(false) && !e.sock.closed.Load() {
+			e.ring()
+		}
+		e.bell.Unlock()
 	}
+}
+
+// ring wakes the peer. Called with bell held.
+func (e *endpoint) ring() {
 	began := e.ringing.begin()
 	err := e.sock.ring()
 	if slow := e.ringing.end(began); err == nil {
