@@ -137,7 +137,7 @@ func TestReportOverTheCard(t *testing.T) {
 	assert.Contains(t, speed.Problems, "verbs send (ib_send_lat): ib_send_lat is not installed (Debian: perftest)")
 	for i, over := range [][]string{{"TCP", "ringnet rdma", "verbs in C, one process"}, {"TCP", "ringnet rdma", "verbs in C, one process"}, {"TCP", "ringnet rdma"}} {
 		for _, name := range over {
-			assert.True(t, slices.ContainsFunc(speed.Tables[i].Rows, func(row []string) bool { return slices.Contains(row, name) }), "%s: %q", name, speed.Tables[i])
+			assert.True(t, slices.ContainsFunc(speed.Tables[i].Rows, func(row []string) bool { return slices.Contains(row, name) }), "%s: %q %q", name, speed.Tables[i], speed.Problems)
 		}
 	}
 	require.Len(t, speed.Charts, 2)
