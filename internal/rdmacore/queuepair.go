@@ -67,8 +67,9 @@ type QueuePair struct {
 
 // sleep is what Wait and Arm need: see wait.go.
 type sleep struct {
-	armed      atomic.Bool // Arm has been called, and Wait is to return for the event
-	deviceGone bool        // the descriptor will not become readable again
+	take       func(uintptr) bool // takeEvent: a method value made for each Wait would be an allocation
+	armed      atomic.Bool        // Arm has been called, and Wait is to return for the event
+	deviceGone bool               // the descriptor will not become readable again
 }
 
 // IsOpen reports whether OpenDevice has opened the device.
@@ -294,6 +295,7 @@ func (q *QueuePair) openChannel() error {
 	}
 	s, err := fabric.NewSleeper(fd, "ibv_comp_channel")
 	q.ID.sleeper.Store(s)
+	q.take = q.takeEvent
 	return err
 }
 

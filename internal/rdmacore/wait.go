@@ -61,12 +61,12 @@ func (q *QueuePair) Wait() error {
 func (q *QueuePair) Wake() { q.ID.wake() }
 
 // TakeEvent takes a completion event, if there is one, and reports whether it is that of an Arm.
-func (q *QueuePair) TakeEvent() bool { return q.take(0) }
+func (q *QueuePair) TakeEvent() bool { return q.takeEvent(0) }
 
-// take takes a completion event. It returns false if the Sleeper is to sleep on.
+// takeEvent takes a completion event. It returns false if the Sleeper is to sleep on.
 // When it returns true, few events are left for the next calls: there are no more of
 // them than Arms.
-func (q *QueuePair) take(uintptr) bool {
+func (q *QueuePair) takeEvent(uintptr) bool {
 	if q.deviceGone {
 		return false
 	}

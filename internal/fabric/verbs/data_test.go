@@ -92,3 +92,32 @@ func TestPostSendRefusesNonsense(t *testing.T) {
 	assert.ErrorIs(t, a.PostRecv(options.RecvQueue+1), syscall.ENOMEM)
 	post(t, a) // none at all is fine
 }
+
+// All that a link does for a message, and to sleep until it comes.
+func TestAMessageThatIsWaitedForAllocatesNothing(t *testing.T) {
+	a, b := pair(t)
+	wr := []fabric.WorkRequest{{Op: fabric.Send, Data: []byte("x"), Signaled: true}}
+	c := make([]fabric.Completion, 1)
+	polled := func(e fabric.Endpoint) bool {
+		n, err := e.Poll(c)
+		if err != nil {
+			t.Error(err)
+		}
+		return n == 1
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if b.Arm() != nil || a.PostSend(wr) != nil {
+			t.Error("not armed, or not sent")
+		}
+		if err := b.Wait(); err != nil {
+			t.Error(err)
+		}
+		for !polled(b) { // Wait may return for no reason
+		}
+		for !polled(a) {
+		}
+		if err := b.PostRecv(1); err != nil {
+			t.Error(err)
+		}
+	}))
+}
