@@ -82,7 +82,9 @@ func TestAQueuePairThatIsGivenUpIsEmptiedFirst(t *testing.T) {
 			ep.Fail(fabric.ErrQueuePair)
 			time.Sleep(time.Second)
 			ep.HoldReceives(false)
-			l.drainTick(ep)
+			l.lock()
+			defer l.unlock()
+			l.drainTick()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,8 +149,10 @@ func TestASideThatHasClosedHasPatienceAfterABreak(t *testing.T) {
 		for c.link.Info().Moves == 0 {
 			time.Sleep(time.Millisecond)
 		}
+		c.link.lock()
 		c.closeTick()
 		c.link.idleTick()
+		c.link.unlock()
 		require.True(t, c.link.usable())
 		require.NoError(t, writeAll(s, []byte("said in vain")))
 		time.Sleep(closeTimeout / 2)

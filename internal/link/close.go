@@ -252,7 +252,7 @@ func (l *Link) orphan(s *Stream) {
 	s.waitsAgain()
 	s.forget()
 	if s.ledger.Stage() != credit.Over && l.stage < ended {
-		s.closing.timer = time.AfterFunc(closeTimeout, s.closeTick)
+		l.alarms.setClosing(s, l.now().Add(closeTimeout))
 	}
 	l.startIdleTimer()
 	if !l.active {
@@ -260,38 +260,35 @@ func (l *Link) orphan(s *Stream) {
 	}
 }
 
-// closeTick resets a stream that the peer's application has not closed in time.
+// closeTick resets a stream that the peer's application has not closed in time, and then ends the link
+// of a peer that does not answer that. Called with mu held.
 func (s *Stream) closeTick() {
 	l := s.link
-	l.lock()
-	defer l.unlock()
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:
-		return
+	case !s.closing.resetAt.IsZero():
+		s.answerTick()
 	case l.disconnectedLately(&s.closing.deferredSince):
-		s.closing.timer.Reset(closeTimeout)
-		return
+		l.alarms.setClosing(s, l.now().Add(closeTimeout))
+	default:
+		s.closing.resetAt = l.now()
+		l.alarms.setClosing(s, l.now().Add(closeTimeout))
+		s.ledger.Reset()
+		s.changed()
 	}
-	s.closing.deferredSince = time.Now()
-	s.closing.timer = time.AfterFunc(closeTimeout, s.answerTick)
-	s.ledger.Reset()
-	s.changed()
 }
 
 // answerTick ends the link of a peer that has received the end of a stream and not answered:
 // until it has, it may write to the stream's ring. A peer that has not acknowledged to have
 // received that, or to which it could not be sent, may be stopped: it has as long as if the path
-// to it were lost.
+// to it were lost. Called with mu held.
 func (s *Stream) answerTick() {
 	l := s.link
-	l.lock()
-	defer l.unlock()
 	silent := s.closing.told == 0 || s.inRecordLine || l.ledger.Acknowledged().Records < s.closing.told
 	switch {
-	case l.stage >= ended || s.ledger.Stage() == credit.Over:
-	case s.ledger.AwaitsAnswer() || l.disconnectedLately(&s.closing.deferredSince) ||
-		silent && time.Since(s.closing.deferredSince)-closeTimeout < l.cfg.ResumeTimeout:
-		s.closing.timer.Reset(closeTimeout)
+	case s.ledger.AwaitsAnswer() || l.disconnectedLately(&s.closing.resetAt) ||
+		silent && l.since(s.closing.resetAt)-closeTimeout < l.cfg.ResumeTimeout:
+		l.alarms.setClosing(s, l.now().Add(closeTimeout))
 	default:
 		l.fail(&ProtocolError{fmt.Sprintf("it has not answered the RESET of stream %d", s.number)})
 	}

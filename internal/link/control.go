@@ -1,8 +1,6 @@
 package link
 
 import (
-	"time"
-
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -116,7 +114,7 @@ func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.
 // held.
 func (l *Link) pushProbe() {
 	l.alive.due = false
-	l.alive.probed = time.Now()
+	l.alive.probed = l.now()
 	l.stats.Probes++
 	wr := l.push(true)
 	wr.Op, wr.RemoteAddr, wr.RKey = fabric.Write, l.send.control.target.Addr, l.send.control.target.RKey

@@ -68,11 +68,7 @@ func (l *Link) changed(err error) {
 		l.fail(lost(err))
 	case errors.Is(err, fabric.ErrPortDown):
 		// The port may come back; if not, the probe finds out.
-		time.AfterFunc(portDownTimeout, func() {
-			l.lock()
-			defer l.unlock()
-			l.probe()
-		})
+		l.alarms.set(portAlarm, l.now().Add(portDownTimeout))
 	case errors.Is(err, fabric.ErrDeviceRemoved):
 		if _, failed := l.cause.(*lostError); failed && l.stage < seeking {
 			l.cause = nil // the failure came of this: the device is gone
@@ -96,21 +92,10 @@ func (l *Link) tearDown() {
 	l.path.settled.Broadcast() // to those who wait for one
 	l.sayDown()                // unless it has been said
 	l.watch.timer.Stop()
-	if l.alive.timer != nil {
-		l.alive.timer.Stop()
-	}
-	for _, timer := range []*time.Timer{l.qp.drain, l.leaving.timer, l.memory.shrinking.timer} {
-		if timer != nil {
-			timer.Stop()
-		}
-	}
+	l.timer.Stop()
 	for _, s := range l.streams.byNumber {
-		if s == nil {
-			continue
-		}
-		s.forget()
-		if s.closing.timer != nil {
-			s.closing.timer.Stop()
+		if s != nil {
+			s.forget()
 		}
 	}
 	l.unlock()
@@ -129,11 +114,10 @@ func (l *Link) tearDown() {
 
 // keepAlive finds out whether the peer's device is there. Guarded by Link.mu.
 type keepAlive struct {
-	timer    *time.Timer // nil if there are to be no probes
-	activity uint64      // completions
-	seen     uint64      // activity, when timer last fired
-	due      bool        // the peer's device is to be asked for a sign of life
-	probed   time.Time   // when it was last asked
+	activity uint64    // completions
+	seen     uint64    // activity, at the last keepAliveTick
+	due      bool      // the peer's device is to be asked for a sign of life
+	probed   time.Time // when it was last asked
 }
 
 var errNoCompletion = errors.New("the device has not completed a keepalive probe")
@@ -147,21 +131,19 @@ func (l *Link) probe() {
 
 // keepAliveTick probes the peer's device if nothing has completed since the last
 // tick. It comes twice in Config.KeepAlive, so that no silence is longer than
-// that: a peer active just after a tick is not probed by the next.
+// that: a peer active just after a tick is not probed by the next. Called with mu held.
 func (l *Link) keepAliveTick() {
-	l.lock()
-	defer l.unlock()
 	if l.stage >= ended {
 		return
 	}
 	a := &l.alive
-	defer a.timer.Reset(l.cfg.KeepAlive / 2)
+	l.alarms.set(keepAliveAlarm, l.now().Add(l.cfg.KeepAlive/2))
 	if l.stage != up { // it may be again
 		return
 	}
 	l.pollCompletions() // the peer may have answered, and no call has polled
 	switch {
-	case !l.send.control.probes.free(&l.send.slots) && time.Since(a.probed) > l.cfg.ProbeTimeout:
+	case !l.send.control.probes.free(&l.send.slots) && l.since(a.probed) > l.cfg.ProbeTimeout:
 		l.fail(&lostError{syscall.ETIMEDOUT, errNoCompletion})
 	case a.activity == a.seen:
 		l.probe()

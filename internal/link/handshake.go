@@ -343,13 +343,12 @@ const unset = math.MaxInt64
 func (l *Link) start(lost error) {
 	l.lock()
 	defer l.unlock()
-	l.leaving.timer = time.AfterFunc(unset, l.idleTick)
-	l.memory.shrinking.timer = time.AfterFunc(unset, l.shrinkTick)
+	l.timer = time.AfterFunc(unset, l.tick)
 	l.watch.given = make(chan struct{}, 1)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)
 	l.watch.pending = true
 	if l.cfg.KeepAlive > 0 {
-		l.alive.timer = time.AfterFunc(l.cfg.KeepAlive/2, l.keepAliveTick)
+		l.alarms.set(keepAliveAlarm, l.now().Add(l.cfg.KeepAlive/2))
 	}
 	l.watch.wanted = true
 	l.enlist()

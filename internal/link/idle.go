@@ -30,8 +30,7 @@ type leaving struct {
 	after    uint64 // goAwaySaid: work requests that complete with it and with the last record behind it
 	received bool   // the peer's GOAWAY has come
 
-	timer         *time.Timer // of idleTick, once no stream is owned
-	deferredSince time.Time   // when the end of an idle link was first put off: see disconnectedLately; zero: it has not been
+	deferredSince time.Time // when the end of an idle link was first put off: see disconnectedLately; zero: it has not been
 }
 
 // begun reports whether no stream may begin any more.
@@ -59,16 +58,14 @@ func (l *Link) idleTime() time.Duration {
 }
 
 // idleTick ends a link whose streams all are closed by their owners: with GOAWAY if they
-// are over, and at once if the peer, or the device, has not answered.
+// are over, and at once if the peer, or the device, has not answered. Called with mu held.
 func (l *Link) idleTick() {
-	l.lock()
-	defer l.unlock()
 	switch {
 	case l.streams.owned > 0 || l.stage == closed:
 	case l.mayLeave():
 		l.goAway()
 	case !l.done() && l.disconnectedLately(&l.leaving.deferredSince):
-		l.leaving.timer.Reset(closeTimeout) // the peer's streams may not be over; the search ends at its own limit
+		l.alarms.set(idleAlarm, l.now().Add(closeTimeout)) // the peer's streams may not be over; the search ends at its own limit
 	default:
 		l.fail(errGivenUp)
 		l.enter(closed) // the engine waits for nothing that has not completed
@@ -111,7 +108,7 @@ func (l *Link) mayLeave() bool {
 func (l *Link) goAway() {
 	l.leaving.sayGoAway()
 	l.leaving.deferredSince = time.Time{}
-	l.leaving.timer.Reset(closeTimeout)
+	l.alarms.set(idleAlarm, l.now().Add(closeTimeout))
 }
 
 // maySayGoAway reports whether GOAWAY is due, behind all other records that are: so no ACCEPT comes
@@ -138,11 +135,11 @@ func (l *Link) receivedGoAway() error {
 	return nil
 }
 
-// startIdleTimer sets the timer of idleTick if nothing of the link is owned any more. Called with mu held.
+// startIdleTimer sets the alarm of idleTick if nothing of the link is owned any more. Called with mu held.
 func (l *Link) startIdleTimer() {
 	if l.streams.owned > 0 {
 		return
 	}
 	l.leaving.deferredSince = time.Time{}
-	l.leaving.timer.Reset(l.idleTime())
+	l.alarms.set(idleAlarm, l.now().Add(l.idleTime()))
 }

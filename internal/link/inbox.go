@@ -97,8 +97,7 @@ const (
 )
 
 // fill counts that the peer has used all of its room.
-func (b *inbox) fill() {
-	now := time.Now()
+func (b *inbox) fill(now time.Time) {
 	if now.Sub(b.lastFilled) > fillsWithin {
 		b.timesFilled = 0
 	}
@@ -106,17 +105,18 @@ func (b *inbox) fill() {
 	b.lastFilled = now
 }
 
-// use notes that a ring is in use that is larger than at first, and so could be given back.
-func (b *inbox) use() {
-	if b.grown {
-		b.lastUsed = time.Now()
+// useRing notes that the ring is in use, if it is larger than at first, and so could be given back. Called with mu
+// held.
+func (s *Stream) useRing() {
+	if b := &s.inbox; b.grown {
+		b.lastUsed = s.link.now()
 	}
 }
 
 // filled handles that the peer has used all of its room: a small ring grows. Called with mu
 // held.
 func (s *Stream) filled() {
-	s.inbox.fill()
+	s.inbox.fill(s.link.now())
 	if s.inbox.held.size < eagerRing {
 		s.grow(eagerRing)
 	}
@@ -137,7 +137,7 @@ const (
 func (s *Stream) credited() {
 	s.stats.CreditsSent++
 	b := &s.inbox
-	b.use()
+	s.useRing()
 	size := max(eagerRing, growth*b.held.size)
 	if s.link.sharesMemory() {
 		size = sharedRing
@@ -145,7 +145,7 @@ func (s *Stream) credited() {
 	if size <= b.held.size {
 		return
 	}
-	now := time.Now()
+	now := s.link.now()
 	if now.Sub(b.lastCredit) > creditsWithin {
 		b.creditsInARow = 0
 	}

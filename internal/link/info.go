@@ -116,6 +116,7 @@ const maxAsked = 64
 // enough is closed. Then a goroutine is left to wait for it, which a Mutex cannot give up.
 func glance[T any](l *Link, enough <-chan struct{}, f func() T) (seen T, known bool) {
 	if l.mu.TryLock() {
+		l.at = time.Time{}
 		defer l.unlock()
 		return f(), true
 	}

@@ -115,22 +115,20 @@ func TestTimersThatFireLate(t *testing.T) {
 		n := sim.New(sim.Link{})
 		cfg := resuming(n)
 		clients, servers := streamsOfBoth(t, n, cfg, cfg, 2)
-		c, s, over := clients[0], servers[0], clients[1]
+		c, s := clients[0], servers[0]
 		require.NoError(t, servers[1].Close(time.Second))
-		require.NoError(t, over.Close(time.Second))
+		require.NoError(t, clients[1].Close(time.Second))
 		l := c.link
-		before := l.endpoint()
 		endpointOf(l).Fail(fabric.ErrQueuePair)
 		requireEcho(t, c, s)
 		require.EqualValues(t, 1, l.Info().Moves)
+		l.lock()
+		require.False(t, l.alarms.isSet(drainAlarm), "of the queue pair before")
+		require.Zero(t, l.alarms.closing.Len(), "of a stream that is over")
+		l.unlock()
 		for name, timer := range map[string]func(){
-			"of the queue pair before": func() { l.drainTick(before) },
-			"of a stream that is over": over.closeTick,
-			"of its RESET":             over.answerTick,
-			"of a link without stream": l.idleTick,
-			"of probes":                l.keepAliveTick,
-			"of the watch":             l.watchTick,
-			"of memory":                l.shrinkTick,
+			"of the link":  l.tick,
+			"of the watch": l.watchTick,
 		} {
 			timer()
 			requireEcho(t, c, s)

@@ -74,11 +74,10 @@ func (f *life) enter(s stage) {
 // each: see resume. Guarded by Link.mu.
 type queuePair struct {
 	state             qpState
-	posted            int         // receives posted and not completed
-	spent             int         // receives that data has completed, to be posted again
-	drain             *time.Timer // of drainTick, once it has failed
-	noMoreCompletions bool        // what is not there when the queue has been polled empty will never come back
-	peerGone          bool        // Wait has returned an error: there is no answer to wait for
+	posted            int  // receives posted and not completed
+	spent             int  // receives that data has completed, to be posted again
+	noMoreCompletions bool // what is not there when the queue has been polled empty will never come back
+	peerGone          bool // Wait has returned an error: there is no answer to wait for
 }
 
 // qpState is how far a queue pair is in its life.
@@ -110,7 +109,7 @@ func (l *Link) fail(cause error) {
 		return
 	}
 	if l.stage == up {
-		l.path.lostAt = time.Now()
+		l.path.lostAt = l.now()
 	}
 	next := ending
 	if survivable && !l.stage.final() {
@@ -140,23 +139,17 @@ func (l *Link) Gone() <-chan struct{} { return l.gone }
 // flushes nothing (mlx5), and a completion queue that has failed delivers nothing.
 const drainTime = 5 * time.Second
 
-// limitDrain starts the timer that ends the wait for the receives of a queue pair in ERR.
+// limitDrain sets the alarm that ends the wait for the receives of a queue pair in ERR.
 // Called with mu held.
 func (l *Link) limitDrain() {
-	if l.qp.drain == nil {
-		ep := l.ep
-		l.qp.drain = time.AfterFunc(drainTime, func() { l.drainTick(ep) })
+	if !l.alarms.isSet(drainAlarm) {
+		l.alarms.set(drainAlarm, l.now().Add(drainTime))
 	}
 }
 
 // drainTick ends the wait for receives of a queue pair that have not completed, and for an
-// error that gives the reason why it failed.
-func (l *Link) drainTick(ep fabric.Endpoint) {
-	l.lock()
-	defer l.unlock()
-	if l.stage >= seeking || l.ep != ep { // all has come back meanwhile
-		return
-	}
+// error that gives the reason why it failed. Called with mu held.
+func (l *Link) drainTick() {
 	l.fail(lost(fabric.ErrQueuePair))
 	l.qp.noMoreCompletions = true
 	l.pollCompletions()
@@ -212,7 +205,7 @@ func (l *Link) advance() bool {
 		l.fail(errGivenUp)
 	}
 	if (l.stage == draining || l.stage == ending) && l.qp.posted == 0 && !l.send.posting {
-		l.qp.drain.Stop()
+		l.alarms.clear(drainAlarm)
 		if l.stage == draining && l.survivable(l.cause) {
 			l.seek()
 		} else {

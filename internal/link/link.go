@@ -84,7 +84,10 @@ type Link struct {
 
 	local, remote netip.AddrPort // of the first queue pair, by which the link is known
 
-	mu sync.Mutex // guards what follows, and ep
+	mu      sync.Mutex  // guards what follows, and ep
+	at      time.Time   // see now
+	timer   *time.Timer // of tick, from start on
+	timerAt time.Time   // when it fires; zero: it is not set
 	life
 	qp      queuePair
 	leaving leaving
@@ -97,6 +100,7 @@ type Link struct {
 	memory  linkMemory
 	watch   watch
 	alive   keepAlive
+	alarms  alarms
 	stats   Stats
 
 	// What List and Totals have when something holds mu.

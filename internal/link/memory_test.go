@@ -118,7 +118,7 @@ func TestIdleRingsShrink(t *testing.T) {
 					}
 				}
 				s.link.lock()
-				require.False(t, s.link.memory.shrinking.pending, "there is nothing left to look for")
+				require.False(t, s.link.alarms.isSet(shrinkAlarm), "there is nothing left to look for")
 				s.link.unlock()
 				endAll(t, n, c, s)
 			})
@@ -259,7 +259,7 @@ func (l *Link) memoryAmiss() string {
 		return "memory that is not accounted for"
 	case a.spareSize > 0 && len(t.grown) == 0:
 		return "a ring is kept to shrink to, and none has grown"
-	case l.stage == up && !t.pending && (ofNoUse || len(t.grown) > 0):
+	case l.stage == up && !l.alarms.isSet(shrinkAlarm) && (ofNoUse || len(t.grown) > 0):
 		return "memory may be of no use, and nothing looks for it"
 	}
 	return ""

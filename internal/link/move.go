@@ -338,7 +338,7 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 	l.ep = ep
 	l.path.lost = append(l.path.lost, before)
 	l.stats.Moves++
-	l.path.moved = time.Now()
+	l.path.moved = l.now()
 	l.enter(up)
 	l.cause = nil
 	l.qp = queuePair{posted: x.posted}
@@ -351,7 +351,7 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 		s.wake()
 	}
 	for _, moved := range l.moved {
-		go moved(l.info(), time.Since(l.path.lostAt), cause)
+		go moved(l.info(), l.since(l.path.lostAt), cause)
 	}
 	return nil
 }
@@ -364,8 +364,8 @@ func (l *Link) checkProgress(received wire.Header) error {
 	case l.unacked.len() == 0:
 		*stuck = standstill{}
 	case stuck.since.IsZero() || received != stuck.received:
-		*stuck = standstill{time.Now(), received}
-	case time.Since(stuck.since) > l.cfg.ResumeTimeout:
+		*stuck = standstill{l.now(), received}
+	case l.since(stuck.since) > l.cfg.ResumeTimeout:
 		l.path.lostAt = stuck.since
 		return &stuckError{len(l.unacked.at(0).data)}
 	}

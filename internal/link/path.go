@@ -101,13 +101,13 @@ func (l *Link) awaitPath() {
 // for the answer. The first call sets *since, and the wait ends when it has taken longer
 // than a search may, for a peer may break queue pairs again and again. Called with mu held.
 func (l *Link) disconnectedLately(since *time.Time) bool {
-	if !l.stage.pathless() && time.Since(l.path.moved) >= closeTimeout {
+	if !l.stage.pathless() && l.since(l.path.moved) >= closeTimeout {
 		return false
 	}
 	if since.IsZero() {
-		*since = time.Now()
+		*since = l.now()
 	}
-	return time.Since(*since)-closeTimeout < l.cfg.ResumeTimeout
+	return l.since(*since)-closeTimeout < l.cfg.ResumeTimeout
 }
 
 // leavePath ends the search of a link that is closed, and frees its memory if no endpoint has

@@ -35,7 +35,7 @@ func (l *Link) post() (more bool) {
 	if l.ep.RingDue() {
 		l.ep.Ring()
 	}
-	l.mu.Lock()
+	l.lock()
 	q.posting = false
 	l.submitted(err)
 	return true

@@ -174,7 +174,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 		s.inbox.renew()
 		s.changed()
 	}
-	s.inbox.use()
+	s.useRing()
 	if flags&wire.FullRing != 0 && s.use == reading {
 		s.filled()
 	}

@@ -35,7 +35,7 @@ func (l *Link) seekPath(ctx context.Context) {
 		l.lock()
 		defer l.unlock()
 		if l.stage == seeking { // it may have ended for another reason meanwhile
-			l.cause = notResumed(l.cause, time.Since(l.path.lostAt), err)
+			l.cause = notResumed(l.cause, l.since(l.path.lostAt), err)
 			l.end()
 		}
 	}

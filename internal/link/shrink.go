@@ -15,21 +15,17 @@ import (
 // shrinking is when a link gives back memory that it does not use. Guarded by
 // Link.mu.
 type shrinking struct {
-	timer   *time.Timer // of shrinkTick
-	pending bool        // timer will fire
-	grown   []*Stream   // whose rings may be larger than at first
+	grown []*Stream // whose rings may be larger than at first
 }
 
 // shrinkAfter is the time between two calls of shrinkTick. A ring to which nothing comes for
 // once to twice as long is given back.
 func (l *Link) shrinkAfter() time.Duration { return max(l.cfg.idle(), time.Second) }
 
-// shrinkLater sets the timer of shrinkTick, unless it is set. Called with mu held.
+// shrinkLater sets the alarm of shrinkTick, unless it is set. Called with mu held.
 func (l *Link) shrinkLater() {
-	t := &l.memory.shrinking
-	if t.timer != nil && !t.pending {
-		t.pending = true
-		t.timer.Reset(l.shrinkAfter())
+	if !l.alarms.isSet(shrinkAlarm) {
+		l.alarms.set(shrinkAlarm, l.now().Add(l.shrinkAfter()))
 	}
 }
 
@@ -38,18 +34,15 @@ func (l *Link) shrinkLater() {
 func (l *Link) noteGrown(s *Stream) {
 	if !s.inbox.grown {
 		s.inbox.grown = true
-		s.inbox.use()
+		s.useRing()
 		l.memory.shrinking.grown = append(l.memory.shrinking.grown, s)
 	}
 	l.shrinkLater()
 }
 
 // shrinkTick shrinks the rings to which nothing has come since the last tick, and
-// frees the slabs in which nothing is.
+// frees the slabs in which nothing is. Called with mu held, which it releases meanwhile.
 func (l *Link) shrinkTick() {
-	l.lock()
-	defer l.unlock()
-	l.memory.shrinking.pending = false
 	if l.stage == up {
 		l.shrinkRings(func(s *Stream) bool {
 			before := s.inbox.receivedAtTick
@@ -119,7 +112,7 @@ func (l *Link) freeUnneeded() int {
 	if l.stage != up {
 		return 0
 	}
-	now := time.Now()
+	now := l.now()
 	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.lastUsed) > unused })
 	return shrunk + l.trim()
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"container/list"
 	"io"
 	"net"
 	"net/netip"
@@ -94,12 +95,14 @@ type waiters struct {
 
 // afterClose is how a stream ends that its owner has closed. Guarded by Link.mu.
 type afterClose struct {
-	unread        bool        // Close has dropped bytes
-	resets        bool        // the same, or bytes have come since
-	late          bool        // the peer has answered with RESET what came after its Close
-	told          uint64      // record SENDs that the peer has received with FIN or RESET; 0: neither is sent
-	timer         *time.Timer // of patienceTick, then of answerTick
-	deferredSince time.Time   // when the RESET was first put off: see disconnectedLately; zero: it has not been; then when it was due
+	unread        bool          // Close has dropped bytes
+	resets        bool          // the same, or bytes have come since
+	late          bool          // the peer has answered with RESET what came after its Close
+	told          uint64        // record SENDs that the peer has received with FIN or RESET; 0: neither is sent
+	due           time.Time     // of closeTick
+	place         *list.Element // in link.alarms.closing; nil: none
+	deferredSince time.Time     // when the RESET was first put off: see disconnectedLately; zero: it has not been
+	resetAt       time.Time     // when the peer was reset; zero: it has not been
 }
 
 // Link is the link that carries the stream.
@@ -159,14 +162,12 @@ func (s *Stream) changed() {
 		l.streams.byNumber[s.number] = nil
 		l.streams.live.Add(-1)
 		l.streams.lowest = min(l.streams.lowest, int(s.number))
-		if s.closing.timer != nil {
-			s.closing.timer.Stop()
-		}
+		l.alarms.clearClosing(s)
 		if l.cfg.idle() == 0 && l.streams.live.Load() == 0 {
 			l.leaving.sayGoAway()
 		}
 		if l.mayLeave() {
-			l.leaving.timer.Reset(l.cfg.idle())
+			l.alarms.set(idleAlarm, l.now().Add(l.cfg.idle()))
 		}
 		s.forget()
 	}

@@ -1,12 +1,29 @@
 package link
 
+import "time"
+
 // Whatever changes a link does so between lock and unlock, and unlock alone carries out what that
 // makes due: it posts what may be sent, wakes the calls that have become ready, ends the link or has it
 // go on without its queue pair, and sees that somebody watches for the next completion. So no change has
 // to know what depends on it.
 
 // lock takes the link's lock, mu.
-func (l *Link) lock() { l.mu.Lock() }
+func (l *Link) lock() {
+	l.mu.Lock()
+	l.at = time.Time{}
+}
+
+// now is the time: the same for all between lock and unlock, where the clock is read once at most. Called with mu
+// held.
+func (l *Link) now() time.Time {
+	if l.at.IsZero() {
+		l.at = time.Now()
+	}
+	return l.at
+}
+
+// since is how long a time is past. Called with mu held.
+func (l *Link) since(t time.Time) time.Duration { return l.now().Sub(t) }
 
 // unlock carries out what is due, gives up mu, and wakes the peer, who decides how long that takes.
 func (l *Link) unlock() {
@@ -44,6 +61,9 @@ func (l *Link) carryOut() {
 		}
 	}
 	l.seeToWatch()
+	if l.alarms.changed {
+		l.setTimer()
+	}
 }
 
 // hasBatch puts what may be sent into the batch, and reports whether that is to be posted. Called with mu

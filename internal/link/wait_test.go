@@ -52,7 +52,7 @@ func TestALookAtAFloodHasAnEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := &flooded{}
 			l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}, ledger: credit.NewLink(256, 256)}
-			l.watch.timer, l.watch.given = time.NewTimer(time.Hour), make(chan struct{}, 1)
+			l.timer, l.watch.timer, l.watch.given = time.NewTimer(time.Hour), time.NewTimer(time.Hour), make(chan struct{}, 1)
 			l.qp.posted = 1 << 30
 			l.lock()
 			defer l.unlock()
