@@ -11,6 +11,7 @@ type Slots struct {
 	posted    uint64
 	completed uint64
 	signaled  uint64 // one more than the number of the last signaled work request
+	others    uint64 // outstanding that have no number
 }
 
 // NewSlots returns the ledger of a send queue with room for depth work requests. The last
@@ -23,16 +24,19 @@ func NewSlots(depth, reserved int) Slots {
 // Depth returns the number of work requests that may be outstanding.
 func (q *Slots) Depth() int { return int(q.depth) }
 
+// used is how many slots are taken.
+func (q *Slots) used() uint64 { return q.posted - q.completed + q.others }
+
 // Outstanding returns the number of work requests that are not known to have completed.
-func (q *Slots) Outstanding() int { return int(q.posted - q.completed) }
+func (q *Slots) Outstanding() int { return int(q.used()) }
 
 // MaySend reports whether a data message may take a slot.
-func (q *Slots) MaySend() bool { return q.depth-(q.posted-q.completed) > q.reserved }
+func (q *Slots) MaySend() bool { return q.depth-q.used() > q.reserved }
 
 // Post takes a slot and returns the number of the work request, from 0. It panics if no slot is
 // free.
 func (q *Slots) Post() uint64 {
-	if q.posted-q.completed == q.depth {
+	if q.used() == q.depth {
 		panic(fmt.Sprintf("credit: more than %d work requests outstanding", q.depth))
 	}
 	q.posted++
@@ -52,13 +56,37 @@ func (q *Slots) Completed(n uint64) bool { return n <= q.completed }
 // Unsignaled returns the number of work requests posted since the last signaled one.
 func (q *Slots) Unsignaled() int { return int(q.posted - max(q.signaled, q.completed)) }
 
-// Restart records that another queue has taken the place of this one, of which all work requests
-// count as completed. posted and completed are the numbers of work requests that were posted to
-// the new queue, all of them signaled, and that have completed there.
-func (q *Slots) Restart(posted, completed int) {
-	q.completed = q.posted + uint64(completed)
-	q.posted += uint64(posted)
-	q.signaled = q.posted
+// Restart records that another queue has taken the place of this one: the work requests before next have
+// completed, and those from next on have yet to be posted there, by PostAgain, or not at all. others is how many signaled
+// work requests without a number are outstanding there.
+func (q *Slots) Restart(next uint64, others int) {
+	q.posted, q.completed, q.signaled, q.others = next, next, next, uint64(others)
+}
+
+// CompleteOther frees the slot of a work request that has no number.
+func (q *Slots) CompleteOther() {
+	if q.others == 0 {
+		panic("credit: completion of a work request that is not outstanding")
+	}
+	q.others--
+}
+
+// PostAgain takes a slot for a work request with the number that it had on the queue before, and reports whether there
+// is one for it. The numbers from that of the last on, which were not posted again, complete with it. control says
+// that it may take a slot of the reserved.
+func (q *Slots) PostAgain(n uint64, control bool) bool {
+	if q.completed == q.posted {
+		q.completed, q.posted = n, n
+	}
+	depth := q.depth
+	if !control {
+		depth -= q.reserved
+	}
+	if n-q.completed+q.others >= depth {
+		return false
+	}
+	q.posted = n + 1
+	return true
 }
 
 // Complete frees the slots of work request n and of all before it. It panics if n is not

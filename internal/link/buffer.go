@@ -3,6 +3,7 @@ package link
 import (
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 )
 
 // Buffer is registered memory that its owner fills and hands over to a stream of the
@@ -14,7 +15,7 @@ type Buffer struct {
 	size   int // registered, in bytes
 
 	// Guarded by link.mu.
-	lent   int           // chunks that the device has yet to send, and one while it is being written
+	lent   bool          // the device may still send from it
 	back   chan struct{} // closed when it has been handed back; nil before it was handed over
 	closed bool
 }
@@ -42,28 +43,29 @@ func (s *Stream) newBuffer(n int) (*Buffer, error) {
 		if err := l.memory.account.Reserve(n); err != nil {
 			return nil, err
 		}
-		l.streams.owned++ // so the endpoint stays
+		l.m.Own() // so the endpoint stays
 		memory, err := l.register(n, fabric.LocalWrite)
 		if err == nil {
 			b := &Buffer{link: l, memory: memory, size: n}
-			l.send.buffers[b] = struct{}{}
+			l.buffers[b] = struct{}{}
 			return b, nil
 		}
-		l.streams.owned--
-		l.startIdleTimer()
-		if l.stage == up {
+		l.m.Disown()
+		if l.m.Stage() == machine.Up {
 			return nil, err
 		}
 	}
 }
 
 // awaitUp waits while the link seeks another queue pair, and returns why nothing can be written on the
-// stream any more, or nil. Called with mu held, which it releases meanwhile.
+// stream any more, or nil. It releases mu meanwhile.
 func (s *Stream) awaitUp() error {
 	l := s.link
-	l.awaitSettled(func() bool { return l.stage == up || s.writeError() != nil })
-	err := s.writeError()
-	s.tell(err)
+	var err error
+	l.awaitSettled(func() (enough bool) {
+		enough, err = s.m.MayWrite()
+		return enough || err != nil
+	})
 	return err
 }
 
@@ -74,7 +76,7 @@ func (b *Buffer) Bytes() []byte { return b.memory.Bytes() }
 func (b *Buffer) HandedOver() bool {
 	b.link.lock()
 	defer b.link.unlock()
-	return b.lent > 0
+	return b.lent
 }
 
 // Wait waits until the buffer has been handed back. No peer can delay that: what was
@@ -101,42 +103,21 @@ func (b *Buffer) Close() {
 	if !l.path.owner.moving { // else freeMoved frees it
 		b.free(l.free)
 	}
-	l.streams.owned--
-	l.startIdleTimer()
+	l.m.Disown()
 }
 
-// free frees the memory of a buffer that is closed, by a function that does so. Called with mu held.
+// free frees the memory of a buffer that is closed, by a function that does so.
 func (b *Buffer) free(free func(m fabric.Memory) bool) {
-	delete(b.link.send.buffers, b)
+	delete(b.link.buffers, b)
 	if free(b.memory) {
 		b.link.memory.account.Release(b.size)
 	}
 }
 
-// lend begins to hand the buffer over: one for the call that writes it, to which
-// staging.lend adds one for each chunk. unlend takes one off, and hands the buffer back
-// after the last. Called with Link.mu held.
-func (b *Buffer) lend() {
-	b.back = make(chan struct{})
-	b.lent = 1
-}
-
-func (b *Buffer) unlend() {
-	if b.lent == 0 {
-		return // the link has ended meanwhile
-	}
-	if b.lent--; b.lent == 0 {
-		close(b.back)
-	}
-}
-
-// handBack hands the buffers back of a link that sends nothing any more. Called with
-// mu held.
-func (l *Link) handBack() {
-	for b := range l.send.buffers {
-		b.lent = min(b.lent, 1)
-		b.unlend()
-	}
+// returned hands the buffer back.
+func (b *Buffer) returned() {
+	b.lent = false
+	close(b.back)
 }
 
 // WriteBuffer is one Write of n of the buffer's bytes, from a position on, and hands the
@@ -144,16 +125,18 @@ func (l *Link) handBack() {
 func (s *Stream) WriteBuffer(b *Buffer, from, n int, d *deadline.Deadline) (done int, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	s.link.lock()
-	b.lend()
-	s.link.unlock()
+	l := s.link
+	l.lock()
+	loan := l.m.Lend(b.memory, b)
+	b.lent, b.back = true, make(chan struct{})
+	l.unlock()
 	defer func() {
-		s.link.lock()
-		defer s.link.unlock()
-		b.unlend()
+		l.lock()
+		defer l.unlock()
+		l.m.Written(loan)
 	}()
 	for done < n {
-		m, err := s.writeSome(gather{n: n - done, buffer: b, from: from + done}, d)
+		m, err := s.writeSome(gather{n: n - done, loan: loan, from: from + done}, d)
 		done += m
 		if err != nil {
 			return done, err

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
@@ -26,7 +27,7 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 		require.NoError(t, err)
 		server := b.accept()
 		time.Sleep(2 * closeTimeout)
-		require.EqualValues(t, 1, c.link.streams.live.Load())
+		require.EqualValues(t, 1, c.link.live.Load())
 		require.ErrorIs(t, writeAll(s, []byte("x")), syscall.EPIPE)
 		endAll(t, n, s, client, server)
 	})
@@ -111,13 +112,13 @@ func TestWhatArrivesWhileReadingEndsLeavesTheReadItsBytes(t *testing.T) {
 				}()
 				<-file.came
 				go func() { ended <- end(c) }()
-				until(func() bool { return c.use != reading })
+				until(func() bool { return c.m.Uses() != machine.Reading })
 				require.NoError(t, writeAll(s, []byte("second")))
-				until(func() bool { return c.ledger.Received() == uint64(len("firstsecond")) })
+				until(func() bool { return c.m.Stats().BytesReceived == uint64(len("firstsecond")) })
 				close(file.leave)
 				require.Equal(t, len("first"), <-read)
 				require.NoError(t, <-ended)
-				require.EqualValues(t, len("firstsecond"), c.ledger.Consumed())
+				require.EqualValues(t, len("firstsecond"), int(c.m.Stats().BytesReceived)-c.m.Unread())
 				_ = c.Close(0)
 				_ = s.Close(0)
 				endAll(t, n)
@@ -134,7 +135,7 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 		posts := func(does bool) {
 			s.link.lock()
 			defer s.link.unlock()
-			s.link.send.posting = does
+			setPosting(s.link.m, does)
 		}
 		time.Sleep(time.Second) // nothing is being posted then
 		posts(true)
@@ -177,7 +178,7 @@ func TestALinkThatIsToldToLeaveTakesNoStreamFromThenOn(t *testing.T) {
 				time.Sleep(time.Second)
 				tell(c.Link())
 				_, err := c.Link().Open(context.Background())
-				require.ErrorIs(t, err, errLeaving)
+				require.ErrorIs(t, err, machine.ErrLeaving)
 				time.Sleep(time.Second)
 				require.Zero(t, n.Open())
 			})
@@ -209,7 +210,7 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
 		l := c.link
-		before := l.memory.rings.taken
+		before := l.m.Rings().Taken()
 		require.NoError(t, l.takePlace(t.Context()))
 		opening, err := l.beginStream(t.Context())
 		require.NoError(t, err)
@@ -218,8 +219,12 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 		require.NoError(t, writeAll(server, []byte("x")))
 		require.NoError(t, server.Close(0))
 		time.Sleep(time.Second)
-		require.ErrorIs(t, opening.opened(opening.awaitAnswer(t.Context())), syscall.ECONNRESET)
-		require.Equal(t, before, l.memory.rings.taken)
+		err = opening.awaitAnswer(t.Context())
+		l.lock()
+		err = opening.m.Opened(err)
+		l.unlock()
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.Equal(t, before, l.m.Rings().Taken())
 		endAll(t, n, c, s)
 	})
 }
@@ -309,7 +314,7 @@ func TestALinkThatEndsDuringAPostGoesBehindIt(t *testing.T) {
 		posts := func(does bool) {
 			l.lock()
 			defer l.unlock()
-			l.send.posting = does
+			setPosting(l.m, does)
 		}
 		time.Sleep(10 * time.Second)
 		require.NoError(t, c.Close(time.Second))
@@ -342,13 +347,13 @@ func TestCloseWithBytesUnreadResetsThoughMoreCome(t *testing.T) {
 				c.link.unlock()
 			}
 		}
-		until(func() bool { return c.ledger.Unconsumed() > 0 })
+		until(func() bool { return c.m.Unread() > 0 })
 		c.reading.Lock()
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close(time.Second) }()
-		until(func() bool { return c.use == orphaned })
+		until(func() bool { return c.m.Uses() == machine.Orphaned })
 		require.NoError(t, writeAll(s, []byte("more")))
-		until(func() bool { return c.ledger.Received() == uint64(len("unreadmore")) })
+		until(func() bool { return c.m.Stats().BytesReceived == uint64(len("unreadmore")) })
 		c.reading.Unlock()
 		require.NoError(t, <-closed)
 		time.Sleep(time.Second)

@@ -32,7 +32,7 @@ func (l *Link) awaitConfirmation(ctx context.Context) bool {
 	defer stop()
 	l.lock()
 	defer l.unlock()
-	l.awaitSettled(func() bool { return !l.path.unconfirmed || l.stage.final() })
+	l.awaitSettled(func() bool { return !l.path.unconfirmed || l.m.Stage().Final() })
 	return !l.path.unconfirmed
 }
 
@@ -41,15 +41,14 @@ func (l *Link) giveUp() {
 	l.lock()
 	defer l.unlock()
 	if l.path.unconfirmed {
-		l.fail(errGivenUp)
-		l.path.settled.Broadcast()
+		l.m.GiveUp()
 	}
 }
 
-// confirmed notes that the peer has the link. Called with mu held.
+// confirmed notes that the peer has the link.
 func (l *Link) confirmed() {
 	l.path.unconfirmed = false
-	l.path.settled.Broadcast()
+	l.settled.Broadcast()
 }
 
 // awaitRequest waits for a request of the peer's. It is for a link that the peer may not have: if

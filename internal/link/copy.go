@@ -32,7 +32,7 @@ func (s *Stream) Lend(n int, d *deadline.Deadline, use func(p []byte, end error)
 	defer s.reading.Unlock()
 	for {
 		s.link.lock()
-		if d.Expired() && s.openError() == nil {
+		if d.Expired() && s.m.Owned() == nil {
 			s.link.unlock()
 			return os.ErrDeadlineExceeded
 		}
@@ -59,7 +59,7 @@ func (s *Stream) lend(p []byte, end error, use func(p []byte, end error) (taken 
 		defer func() {
 			s.link.lock()
 			defer s.link.unlock()
-			s.taken(taken)
+			s.m.Taken(taken)
 		}()
 	}
 	return use(p, end)
@@ -70,12 +70,15 @@ func (s *Stream) lend(p []byte, end error, use func(p []byte, end error) (taken 
 func (s *Stream) awaitMore(n int, d *deadline.Deadline) error {
 	s.link.lock()
 	defer s.link.unlock()
-	s.inbox.want = n + 1
+	s.want = n + 1
 	err := s.wait(readCall, d)
-	s.inbox.want = 0
-	if p, why := s.piece(n + 1); err == nil && n > 0 && len(p) <= n {
-		err = why
-		s.tell(err)
+	s.want = 0
+	if err != nil || n == 0 {
+		return err
 	}
-	return err
+	p, why := s.m.PieceTold(n + 1)
+	if len(p) <= n {
+		return why
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -26,7 +27,7 @@ func TestFailedWorkRequestsHaveAnErrno(t *testing.T) {
 					want = syscall.EPROTO
 				}
 			}
-			err := failed(&fabric.Completion{Status: status, Vendor: 0x81, Recv: recv})
+			err := machine.Failed(&fabric.Completion{Status: status, Vendor: 0x81, Recv: recv})
 			require.ErrorIs(t, err, want, "%v", status)
 			require.ErrorContains(t, err, status.String()+", vendor code 0x81")
 		}

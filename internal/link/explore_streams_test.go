@@ -450,11 +450,7 @@ func (e *end) describe() string {
 	s, l := e.s, e.s.link
 	l.lock()
 	defer l.unlock()
-	q := &l.send
-	return fmt.Sprintf("link in stage %d (%v), %d moves, %d work requests under way, %d of them not signaled, %d messages unacknowledged, %d again, %d of %d bytes of staging free, %d short; "+
-		"stream of %d bytes accepted, %d pending, room for %d, place in line %d, sending %t; posting %t, called %t, watched %t, asleep %t",
-		l.stage, l.cause, l.stats.Moves, q.slots.Outstanding(), q.slots.Unsignaled(), l.ledger.Unacknowledged(), l.unacked.again, q.staging.ring.Free(), q.staging.ring.Size(), q.stagingLine.len(),
-		s.ledger.Accepted(), s.ledger.Pending(), s.ledger.Space(), s.line, s.inDataLine, q.posting, l.watch.called, l.watch.holder != nil, l.watch.in != nil)
+	return fmt.Sprintf("%v; %v; called %t, watched %t, asleep %t", l.m, s.m, l.watch.called, l.watch.holder != nil, l.watch.in != nil)
 }
 
 // judge sees whether a call on a stream had to fail so. Called with mu held.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -403,7 +404,7 @@ func (w *world) checkRings() {
 	for l := range w.eachLink() {
 		l.lock()
 		wrong := ""
-		if l.stage == up && !beginning {
+		if l.m.Stage() == machine.Up && !beginning {
 			wrong = cmp.Or(l.ringsAmiss(of[l]), l.waitsInVain())
 		}
 		l.unlock()
@@ -432,8 +433,8 @@ func (w *world) end() {
 			w.note("endpoint left open", uint64(ep.LocalAddr().Port()), uint64(ep.RemoteAddr().Port()))
 		}
 		for l := range w.eachLink() {
-			if l.stage != closed {
-				w.note(fmt.Sprintf("link in stage %d (%v), peer gone %t, of %d streams, %d owned, leaving %+v, active %t, idle %v", l.stage, l.cause, l.qp.peerGone, l.streams.live.Load(), l.streams.owned, l.leaving, l.active, l.cfg.idle()), l.path.own.Link)
+			if l.m.Stage() != machine.Closed {
+				w.note("link in "+l.m.String(), l.path.own.Link)
 			}
 		}
 		w.breach("%d endpoints or listeners left open", n)
@@ -454,7 +455,7 @@ func (w *world) end() {
 	}
 	for l := range w.eachLink() {
 		w.tally.links++
-		w.tally.moves += int(l.stats.Moves)
+		w.tally.moves += int(l.m.Moves())
 	}
 }
 
@@ -493,23 +494,7 @@ func (w *world) eachLink() func(func(*Link) bool) {
 func (w *world) checkLinks() {
 	for l := range w.eachLink() {
 		l.lock()
-		q := &l.send
-		wrong := ""
-		switch used := l.ledger.Unacknowledged(); {
-		case l.stage == closed:
-		case l.qp.posted < 0 || l.qp.posted > l.cfg.RecvQueue+receivesBeside:
-			wrong = fmt.Sprintf("%d receives posted", l.qp.posted)
-		case q.slots.Outstanding() > q.slots.Depth():
-			wrong = "more work requests than slots"
-		case l.path.resumes() && l.stage == up && l.unacked.len() != used:
-			wrong = fmt.Sprintf("%d messages in the retransmit queue, of which %d are not acknowledged", l.unacked.len(), used)
-		case l.unacked.again > l.unacked.len():
-			wrong = "more to be sent again than there is"
-		case int(l.streams.live.Load()) < 0 || l.streams.owned < 0 || l.streams.unanswered < 0 || len(l.streams.opens) > cap(l.streams.opens):
-			wrong = "streams that never were"
-		default:
-			wrong = l.memoryAmiss()
-		}
+		wrong := cmp.Or(l.m.Amiss(), l.memoryAmiss())
 		l.unlock()
 		if wrong != "" {
 			w.mu.Lock()
@@ -595,7 +580,7 @@ func (w *world) down(p *process, pair *linkPair, cause error) {
 	}
 	w.tally.ends++
 	own, other := pair.ends[p.index], pair.ends[1-p.index]
-	if w.patient && !pair.excused && own.streams.live.Load() > 0 && w.inUse(own) && (other == nil && w.alive || other != nil && w.inUse(other)) {
+	if w.patient && !pair.excused && own.live.Load() > 0 && w.inUse(own) && (other == nil && w.alive || other != nil && w.inUse(other)) {
 		w.breach("link %d of process %d ended: %v", pair.number, p.index, cause)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 )
 
@@ -37,8 +38,10 @@ func (w *waitWorld) broken(side int, rest bool) string {
 	l.lock()
 	defer l.unlock()
 	streams := make(map[*Stream]bool)
-	for s := range l.everyStream() {
-		streams[s] = true
+	for _, m := range l.m.Streams() {
+		if s, ok := m.Owner.(*Stream); ok {
+			streams[s] = true
+		}
 	}
 	for _, e := range all {
 		if e.link != l {
@@ -47,7 +50,7 @@ func (w *waitWorld) broken(side int, rest bool) string {
 		streams[e.Stream] = true
 		for i, d := range e.deadlines {
 			if c := &e.calls[i]; rest && d.Expired() && (c.parked || c == l.watch.holder) {
-				return fmt.Sprintf("call %d of stream %d sleeps, and its deadline has passed", i, e.number)
+				return fmt.Sprintf("call %d of stream %d sleeps, and its deadline has passed", i, e.m.Number())
 			}
 		}
 	}
@@ -55,8 +58,8 @@ func (w *waitWorld) broken(side int, rest bool) string {
 	for s := range streams {
 		if s.atWork {
 			atWork++
-			if rest && s.use == orphaned && l.stage < ended {
-				return fmt.Sprintf("stream %d is closed, and at work", s.number)
+			if rest && s.m.Uses() == machine.Orphaned && l.m.Stage() < machine.Ended {
+				return fmt.Sprintf("stream %d is closed, and at work", s.m.Number())
 			}
 		}
 		for i := range s.calls {
@@ -65,7 +68,7 @@ func (w *waitWorld) broken(side int, rest bool) string {
 				parked++
 			}
 			if (c.parked || rest && c == watch.holder) && ready[i](s) {
-				return fmt.Sprintf("call %d of stream %d sleeps, and what it waits for is there", i, s.number)
+				return fmt.Sprintf("call %d of stream %d sleeps, and what it waits for is there", i, s.m.Number())
 			}
 		}
 	}
@@ -75,24 +78,24 @@ func (w *waitWorld) broken(side int, rest bool) string {
 		return fmt.Sprintf("%d calls are parked, and %d are counted", parked, watch.parked)
 	case parked > 0 && watch.holder == nil:
 		return "calls are parked, and nobody has the watch"
-	case !rest || l.stage == closed && !slices.Contains(allLinks(), l): // the engine has taken it down
+	case !rest || l.m.Stage() == machine.Closed && !slices.Contains(allLinks(), l): // the engine has taken it down
 	case atWork != watch.atWork:
 		return fmt.Sprintf("%d streams are at work, and %d are counted", atWork, watch.atWork)
 	case l.waitsInVain() != "":
 		return l.waitsInVain()
-	case l.unneeded():
+	case l.m.Unneeded():
 		return "the link is of no use any more, and the engine sleeps"
 	case len(l.path.lost) > 0:
 		return "an endpoint that the link had before is not closed"
 	case watch.holder == nil && !watch.pending:
 		return "nobody has the watch, and no timer is pending"
-	case watch.holder == nil && l.mayPost() && l.send.withData.len()+l.send.withRecords.len() > 0:
+	case watch.holder == nil && !l.m.Posting() && l.m.Stage() == machine.Up && l.m.Waits():
 		return "something waits to be sent, and nobody has the watch"
-	case watch.holder != &watch.engine && l.stage != up:
+	case watch.holder != &watch.engine && l.m.Stage() != machine.Up:
 		return "the engine has not got the watch of a link that lost its queue pair"
 	case watch.holder != nil && (watch.in == nil || watch.in.(*unkindEndpoint).waits.Load() != 1):
 		return "somebody has the watch, and does not wait"
-	case w.n == nil || l.stage >= seeking:
+	case w.n == nil || l.m.Stage() >= machine.Seeking:
 	case watch.holder == nil:
 		if time.Now().UnixNano()-ep.polled.Load() > int64(2*watchWithin) {
 			return "nobody has polled for too long"
@@ -134,7 +137,7 @@ func (w *waitWorld) calm() {
 func (l *Link) upFor(d time.Duration) bool {
 	l.lock()
 	defer l.unlock()
-	return l.stage == up && time.Since(l.path.moved) >= d
+	return l.m.Stage() == machine.Up && time.Since(l.m.MovedAt()) >= d
 }
 
 // stuck says which call waits, if one should have returned by now.
@@ -162,7 +165,7 @@ func (w *waitWorld) stuck() string {
 				what = "the peer waits for room"
 			}
 			if what != "" {
-				return fmt.Sprintf("call %d of stream %d waits, and %s", i, e.number, what)
+				return fmt.Sprintf("call %d of stream %d waits, and %s", i, e.m.Number(), what)
 			}
 		}
 	}

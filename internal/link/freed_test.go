@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
@@ -60,7 +61,7 @@ func TestNobodyWaitsForMemoryThatIsFreed(t *testing.T) {
 		l.Abort()
 		time.Sleep(time.Hour)
 		l.lock()
-		require.Equal(t, ended, l.stage, "the buffer is not closed yet")
+		require.Equal(t, machine.Ended, l.m.Stage(), "the buffer is not closed yet")
 		l.unlock()
 		require.Positive(t, n.Open(), "the endpoint stays")
 		close(e.freed)

@@ -1,6 +1,10 @@
 package link
 
-import "net"
+import (
+	"net"
+
+	"github.com/ringnet/ringnet/internal/machine"
+)
 
 // gather is n bytes to write that lie in several pieces: those of first, then those
 // of rest, the last of which may hold more.
@@ -10,8 +14,8 @@ type gather struct {
 	rest  [][]byte
 
 	// Or they lie in a buffer, from a position on.
-	buffer *Buffer
-	from   int
+	loan *machine.Loan
+	from int
 }
 
 // whole is bytes in one piece.
@@ -25,7 +29,7 @@ func gatherFrom(v net.Buffers) gather {
 	}
 	g := gather{n: len(v[0]), first: v[0]}
 	more := 1
-	for ; more < len(v) && g.n < worthwhile; more++ {
+	for ; more < len(v) && g.n < machine.Worthwhile; more++ {
 		g.n += len(v[more])
 	}
 	g.rest = v[1:more]

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -24,7 +25,7 @@ func TestGoAwayIsSaidWhileStreamsLiveOn(t *testing.T) {
 		peer.HoldReceives(true)
 		began := time.Now()
 		_, err := clients[0].link.Open(t.Context())
-		require.ErrorIs(t, err, errLeaving)
+		require.ErrorIs(t, err, machine.ErrLeaving)
 		require.Zero(t, time.Since(began), "the dial has waited for the peer")
 
 		peer.HoldReceives(false)
@@ -109,7 +110,7 @@ func TestADialThatCrossesWithGoAwayDoesNotWaitForTheAnswer(t *testing.T) {
 		p.control(goodbye)
 		synctest.Wait()
 		require.Len(t, dialed, 1, "the dial waits for an answer")
-		require.ErrorIs(t, (<-dialed).err, errLeaving)
+		require.ErrorIs(t, (<-dialed).err, machine.ErrLeaving)
 		p.control(p.refuse(1))
 		require.NoError(t, writeAll(p.s, []byte("x")), "the other stream goes on")
 	})
@@ -180,7 +181,7 @@ func TestALinkThatDoesNotAnswerIsPassedOver(t *testing.T) {
 		time.Sleep(time.Second)
 		last := p.dial(t)
 		require.Same(t, first.link, last.link, "the first link answers again")
-		require.EqualValues(t, 2, first.link.streams.live.Load(), "the stream that was answered late is over")
+		require.EqualValues(t, 2, first.link.live.Load(), "the stream that was answered late is over")
 		closeAll(t, append(streams, first, second, last))
 	})
 }

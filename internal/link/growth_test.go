@@ -269,9 +269,9 @@ func addSlabs(t *testing.T, l *Link, many int) {
 	l.lock()
 	defer l.unlock()
 	for range many {
-		require.NoError(t, l.addSlab(&lack{bytes: slabSize, reserve: l.memory.account.Reserve}))
-		_, ok := l.memory.rings.find(slabSize)
-		require.True(t, ok)
+		require.NoError(t, l.addSlab(&lack{bytes: slabSize}, false))
+		_, lacks := l.m.Rings().Take(slabSize)
+		require.Zero(t, lacks)
 	}
 }
 

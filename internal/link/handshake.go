@@ -13,7 +13,9 @@ import (
 	"github.com/ringnet/ringnet/internal/bubble"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/ring"
 )
 
 // Dial makes a link of an endpoint that was dialed, and its first stream. It
@@ -41,18 +43,16 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream,
 	case peer.Features&wire.Dedicated != 0:
 		h.cfg.Dedicated = true
 	}
-	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
+	return h.run(ctx, func(ctx context.Context, l *Link, held ring.Piece) (*Stream, error) {
 		if bad != nil {
-			return nil, &ProtocolError{bad.Error()}
+			return nil, &ProtocolError{Reason: bad.Error()}
 		}
-		l.takeHello(peer, r.Ring)
+		l.m.Hear(peer, r.Ring)
 		if asked, ok := wire.RequestedReconnect(private); ok && h.offerReconnect(ctx, l) {
 			l.path.own.Link, l.path.own.Secret = newSecret()
 			l.path.notePeer(asked, l)
 		}
-		s := l.addStream(0, credit.AcceptStream(held.size, r.Ring.Size), held)
-		s.ledger.SendRecord(credit.AcceptRecord)
-		s.peer = r.Ring
+		s := l.newStream(l.m.AcceptFirst(held, r.Ring), netip.AddrPort{}, netip.AddrPort{})
 		h.awaited = false
 		if err := h.answer(ctx, l, h.hello(l, credit.AcceptRecord, held)); err != nil {
 			return nil, err
@@ -72,11 +72,11 @@ type handshake struct {
 
 // dial is the handshake of the side that dials.
 func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
-	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
+	return h.run(ctx, func(ctx context.Context, l *Link, held ring.Piece) (*Stream, error) {
 		l.active = true
+		l.m.Dials()
 		h.offerReconnect(ctx, l)
-		s := l.addStream(0, credit.NewStream(held.size), held)
-		s.ledger.SendRecord(credit.OpenRecord)
+		s := l.newStream(l.m.First(held), netip.AddrPort{}, netip.AddrPort{})
 		r, err := h.request(ctx, l, held)
 		if err != nil {
 			return nil, err
@@ -84,8 +84,8 @@ func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
 		if err := l.reach(ctx, r.Ring); err != nil {
 			return nil, err
 		}
-		if err := s.receivedRecord(&r); err != nil {
-			return nil, notTaken(err)
+		if err := s.m.FirstAnswered(&r); err != nil {
+			return nil, err
 		}
 		return s, h.confirm()
 	})
@@ -93,7 +93,7 @@ func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
 
 // run makes a link, which ends again if it is not proven.
 func (h *handshake) run(ctx context.Context,
-	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (*Link, *Stream, error) {
+	exchange func(ctx context.Context, l *Link, held ring.Piece) (*Stream, error)) (*Link, *Stream, error) {
 	l, s, err := h.make(ctx, exchange)
 	if err != nil {
 		return nil, nil, err
@@ -117,7 +117,7 @@ func (h *handshake) run(ctx context.Context,
 // connection for settled, repeat the unanswered request for some 100 s all the same, and
 // Close would wait for the end of that.
 func (h *handshake) make(ctx context.Context,
-	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (made *Link, s *Stream, err error) {
+	exchange func(ctx context.Context, l *Link, held ring.Piece) (*Stream, error)) (made *Link, s *Stream, err error) {
 	h.cfg.Budget.Refresh()
 	account := &budget.Account{Budget: h.cfg.Budget}
 	var local, remote netip.AddrPort // of the stream, once it has them
@@ -142,7 +142,7 @@ func (h *handshake) make(ctx context.Context,
 	if l, err = prepare(h.ep, h.cfg, account); err != nil {
 		return nil, nil, reclaimOn(err, within(h.cfg.Budget))
 	}
-	held, _ := l.memory.rings.find(l.cfg.firstRing()) // prepare has registered it
+	held, _ := l.m.TakeRing() // prepare has registered it
 	at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
 	if !h.cfg.Addresses.take(h.cfg.Namespace, at, to) {
 		return nil, nil, &fabric.RefusedError{Reason: fmt.Sprintf("another connection has the addresses %v and %v", at, to), Busy: true}
@@ -157,7 +157,7 @@ func (h *handshake) make(ctx context.Context,
 }
 
 // request asks the peer for the link, and takes its answer.
-func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Record, error) {
+func (h *handshake) request(ctx context.Context, l *Link, held ring.Piece) (wire.Record, error) {
 	answer, err := h.ep.Connect(ctx, h.hello(l, credit.OpenRecord, held))
 	if err != nil {
 		return wire.Record{}, err
@@ -172,9 +172,9 @@ func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Reco
 		err = errors.New("an answer that is not about the proof that was asked for")
 	}
 	if err != nil {
-		return wire.Record{}, &ProtocolError{err.Error()}
+		return wire.Record{}, &ProtocolError{Reason: err.Error()}
 	}
-	l.takeHello(peer, r.Ring)
+	l.m.Hear(peer, r.Ring)
 	if told, ok := wire.AnsweredReconnect(answer); ok && l.path.listener != nil {
 		l.path.own.Link, l.path.own.Secret = told.Link, told.Secret
 		l.path.notePeer(told, l)
@@ -262,23 +262,24 @@ func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account) (*Link, err
 		limits:  limits,
 		bubble:  bubble.In(),
 		life:    life{gone: make(chan struct{})},
-		streams: streamTable{opens: make(chan struct{}, wire.MaxOpens)},
 		memory:  linkMemory{account: account, fixed: fixed},
+		opens:   make(chan struct{}, wire.MaxOpens),
+		buffers: make(map[*Buffer]struct{}),
 	}
-	l.path.settled.L = &l.mu
-	l.memory.rings = arena{account: account, slabSize: cfg.slabSize(), limit: options.RemoteMemory}
-	ring, err := ep.Register(cfg.firstRing(), fabric.RemoteWrite)
+	l.settled.L = &l.mu
+	first, err := ep.Register(cfg.firstRing(), fabric.RemoteWrite)
 	if err != nil {
 		return nil, err
 	}
-	l.memory.rings.add(ring, cfg.firstRing())
-	staging, err := ep.Register(cfg.SendBuffer+ControlMemory, fabric.LocalWrite)
+	staging, err := ep.Register(cfg.SendBuffer+machine.ControlMemory, fabric.LocalWrite)
 	if err != nil {
 		return nil, err
 	}
-	l.send = newSendQueue(staging, cfg.SendBuffer, cfg.SendQueue)
-	l.qp.posted = cfg.RecvQueue + credit.LinkControlReceives
-	return l, ep.PostRecv(l.qp.posted)
+	decides := cfg.machine(limits.Inline)
+	decides.Reaches = func(p wire.RingPlace) bool { return l.ep.Reaches(p.Addr, p.RKey, p.Size) }
+	l.m = machine.New(decides, staging, time.Now)
+	l.m.Rings().Add(first, cfg.firstRing(), true) // the peer's probes name a place in it
+	return l, ep.PostRecv(cfg.RecvQueue + credit.LinkControlReceives)
 }
 
 // options are those of the link's queue pairs.
@@ -288,7 +289,7 @@ func (c *Setup) options() fabric.Options {
 		RecvQueue:    c.RecvQueue + credit.LinkControlReceives,
 		RecvSize:     wire.MessageSize,
 		Sends:        credit.LinkControlReceives,
-		RemoteMemory: max(c.RemoteMemory, c.RecvBuffer),
+		RemoteMemory: c.remoteMemory(),
 		AckTimeout:   c.AckTimeout,
 		Retries:      c.Retries,
 	}
@@ -297,12 +298,12 @@ func (c *Setup) options() fabric.Options {
 // fixedMemory is how many bytes a link with such queues registers, or its device
 // does, before it carries anything.
 func (c *Setup) fixedMemory(queues fabric.Footprint) int {
-	return queues.Receives + queues.Queues + fabric.Pages(c.SendBuffer+ControlMemory) + c.firstRing()
+	return queues.Receives + queues.Queues + fabric.Pages(c.SendBuffer+machine.ControlMemory) + c.firstRing()
 }
 
 // hello is the private data that describes this side, and the ring that it has for the
 // link's first stream.
-func (h *handshake) hello(l *Link, about credit.Record, held piece) []byte {
+func (h *handshake) hello(l *Link, about credit.Record, held ring.Piece) []byte {
 	features, proof := h.features, h.cfg.proofPort()
 	if proof != 0 {
 		features |= wire.Proof
@@ -312,7 +313,7 @@ func (h *handshake) hello(l *Link, about credit.Record, held piece) []byte {
 	}
 	b := wire.Hello{Features: features, Receives: l.cfg.RecvQueue}.Append(nil)
 	b = append(b, make([]byte, wire.RecordSize)...)
-	wire.Record{Type: about, Ring: held.place()}.Put(b[wire.HelloSize:])
+	wire.Record{Type: about, Ring: l.m.Held(held)}.Put(b[wire.HelloSize:])
 	if proof != 0 {
 		b = wire.AppendProof(b, proof)
 	}
@@ -326,13 +327,7 @@ func (h *handshake) hello(l *Link, about credit.Record, held piece) []byte {
 	return b
 }
 
-// takeHello takes over what the peer's hello says of its side of the link.
-func (l *Link) takeHello(peer wire.Hello, held wire.RingPlace) {
-	l.ledger = credit.NewLink(l.cfg.RecvQueue, peer.Receives)
-	l.send.control.target = held
-}
-
-// started reports whether the queue pair has been set to work. Called with mu held.
+// started reports whether the queue pair has been set to work.
 func (l *Link) started() bool { return l.watch.given != nil }
 
 // unset is a time so long that a timer made with it does not fire before it is set.
@@ -347,10 +342,7 @@ func (l *Link) start(lost error) {
 	l.watch.given = make(chan struct{}, 1)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)
 	l.watch.pending = true
-	if l.cfg.KeepAlive > 0 {
-		l.alarms.set(keepAliveAlarm, l.now().Add(l.cfg.KeepAlive/2))
-	}
-	l.watch.wanted = true
+	l.m.Start()
 	l.enlist()
 	go l.run()
 	if l.path.arrival != nil {
@@ -358,5 +350,5 @@ func (l *Link) start(lost error) {
 	} else {
 		l.path.unconfirmed = lost != nil && !errors.Is(lost, fabric.ErrDisconnected)
 	}
-	l.changed(lost)
+	l.m.Changed(lost)
 }

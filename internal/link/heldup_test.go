@@ -123,11 +123,11 @@ func TestRingThatIsOfferedIsNotUsedBeforeItIsKnownToExist(t *testing.T) {
 		require.EqualValues(t, 1, e.asked.Load())
 		_, err := p.s.Write([]byte("x"), unlimited())
 		require.NoError(t, err)
-		require.Zero(t, p.s.next.Size)
-		require.Equal(t, wire.MinRing, p.s.peer.Size)
+		require.Zero(t, field(p.s.m, "next.Size").Int())
+		require.EqualValues(t, wire.MinRing, field(p.s.m, "peer.Size").Int())
 		close(e.told)
 		synctest.Wait()
-		require.Equal(t, 2*wire.MinRing, p.s.peer.Size)
+		require.EqualValues(t, 2*wire.MinRing, field(p.s.m, "peer.Size").Int())
 	})
 }
 

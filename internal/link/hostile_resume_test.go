@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -317,7 +318,7 @@ func TestARequestOnALinkThatIdleTickEndsIsRefused(t *testing.T) {
 		defer ep.Close()
 		err := p.request(ep, 1)
 		require.True(t, isGone(s.link))
-		require.True(t, rejected(err) != nil, "%v", err)
+		require.True(t, machine.Rejected(err) != nil, "%v", err)
 	})
 }
 

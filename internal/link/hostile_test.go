@@ -82,7 +82,7 @@ func TestAFloodOfOpensIsAnsweredInItsTurn(t *testing.T) {
 				p.control(p.open(n + 1))
 				synctest.Wait()
 			}
-			require.GreaterOrEqual(t, int(p.s.link.streams.live.Load()), 201-credit.RecordWindow, "those that have been refused are gone")
+			require.GreaterOrEqual(t, int(p.s.link.live.Load()), 201-credit.RecordWindow, "those that have been refused are gone")
 			p.requireReceived()
 		})
 	}

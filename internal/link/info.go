@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/bubble"
+	"github.com/ringnet/ringnet/internal/machine"
 )
 
 // Info describes a link of this process at one moment. Its counters are since the link was made. What
@@ -95,7 +96,7 @@ type told struct {
 // it has told before.
 func (l *Link) tell(enough <-chan struct{}) *told {
 	now, known := glance(l, enough, func() *told {
-		t := &told{l.info(), l.stage >= ended}
+		t := &told{l.info(), l.m.Stage() >= machine.Ended}
 		l.told.Store(t)
 		return t
 	})
@@ -106,7 +107,7 @@ func (l *Link) tell(enough <-chan struct{}) *told {
 		return before
 	}
 	return &told{Info: Info{Network: l.cfg.Network, Local: l.local, Remote: l.remote,
-		Dialed: l.active, Connections: int(l.streams.live.Load())}}
+		Dialed: l.active, Connections: int(l.live.Load())}}
 }
 
 // maxAsked is how many goroutines of glance may wait for a link's lock.
@@ -116,7 +117,7 @@ const maxAsked = 64
 // enough is closed. Then a goroutine is left to wait for it, which a Mutex cannot give up.
 func glance[T any](l *Link, enough <-chan struct{}, f func() T) (seen T, known bool) {
 	if l.mu.TryLock() {
-		l.at = time.Time{}
+		l.m.Begin()
 		defer l.unlock()
 		return f(), true
 	}
@@ -150,7 +151,7 @@ func Totals() map[string]Stats {
 	all.Unlock()
 	for _, l := range links { // what they carry after they have ended is nothing
 		t := totals[l.cfg.Network]
-		t.add(l.tell(ctx.Done()).Stats)
+		t.Add(l.tell(ctx.Done()).Stats)
 		totals[l.cfg.Network] = t
 	}
 	return totals
@@ -163,29 +164,30 @@ func (l *Link) Info() Info {
 	return l.info()
 }
 
-// info is Info. Called with mu held.
+// info is Info.
 func (l *Link) info() Info {
+	depth, outstanding := l.m.Slots()
 	return Info{
 		Network:      l.cfg.Network,
 		Transport:    l.limits.Transport,
 		Local:        l.local,
 		Remote:       l.remote,
 		Dialed:       l.active,
-		Connections:  int(l.streams.live.Load()),
+		Connections:  l.m.Live(),
 		Memory:       l.memory.account.Bytes(),
-		SendQueue:    l.send.slots.Depth(),
-		Outstanding:  l.send.slots.Outstanding(),
+		SendQueue:    depth,
+		Outstanding:  outstanding,
 		Path:         Path{l.ep.LocalAddr(), l.ep.RemoteAddr()},
-		Seeking:      l.stage.pathless(),
+		Seeking:      l.m.Stage().Pathless(),
 		SeekingSince: l.seekingSince(),
-		Stats:        l.stats,
+		Stats:        l.m.Stats(),
 	}
 }
 
-// seekingSince is when the link has lost its queue pair, unless it has one. Called with mu held.
+// seekingSince is when the link has lost its queue pair, unless it has one.
 func (l *Link) seekingSince() time.Time {
-	if l.stage.pathless() {
-		return l.path.lostAt
+	if l.m.Stage().Pathless() {
+		return l.m.LostAt()
 	}
 	return time.Time{}
 }
@@ -196,12 +198,12 @@ func (l *Link) enlist() {
 	all.links[l] = struct{}{}
 }
 
-// delist takes the link out of the list. Called with mu held.
+// delist takes the link out of the list.
 func (l *Link) delist() {
 	all.Lock()
 	defer all.Unlock()
 	delete(all.links, l)
 	past := all.past[l.cfg.Network]
-	past.add(l.stats)
+	past.Add(l.m.Stats())
 	all.past[l.cfg.Network] = past
 }

@@ -123,8 +123,8 @@ func TestTimersThatFireLate(t *testing.T) {
 		requireEcho(t, c, s)
 		require.EqualValues(t, 1, l.Info().Moves)
 		l.lock()
-		require.False(t, l.alarms.isSet(drainAlarm), "of the queue pair before")
-		require.Zero(t, l.alarms.closing.Len(), "of a stream that is over")
+		require.False(t, !field(l.m, "alarms.at").Index(3).IsZero(), "of the queue pair before")
+		require.Zero(t, field(l.m, "alarms.closing.len").Int(), "of a stream that is over")
 		l.unlock()
 		for name, timer := range map[string]func(){
 			"of the link":  l.tick,

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/netns"
 )
 
@@ -51,12 +51,26 @@ func NewSetup(c *Config) (Setup, error) {
 // no room, and no timer is set for the next.
 const probeTimeout = 4 * AckTimeout * (Retries + 1)
 
-// idle is how long the link stays without streams; 0: it leaves with its last stream.
-func (c *Setup) idle() time.Duration {
-	if c.Dedicated {
-		return 0
+// machine is what the machine of a link decides by, whose device carries so many bytes inline.
+func (c *Setup) machine(inline int) machine.Config {
+	return machine.Config{
+		RecvBuffer:    c.RecvBuffer,
+		SendBuffer:    c.SendBuffer,
+		SendQueue:     c.SendQueue,
+		RecvQueue:     c.RecvQueue,
+		Inline:        inline,
+		Dedicated:     c.Dedicated,
+		KeepAlive:     c.KeepAlive,
+		LinkIdle:      c.LinkIdle,
+		ResumeTimeout: c.ResumeTimeout,
+		ProbeTimeout:  c.ProbeTimeout,
 	}
-	return c.LinkIdle
+}
+
+// firstRing is the size of the ring that a stream of this side's begins with.
+func (c *Setup) firstRing() int {
+	m := c.machine(0)
+	return m.FirstRing()
 }
 
 // Proof is a TCP connection that shows to the dialer of a link that TCP leads to the listener
@@ -73,10 +87,9 @@ type Proof struct {
 	Verify func(ctx context.Context, ended <-chan struct{}) error
 }
 
-// Link is a queue pair between two processes and the streams on it. Each of its parts
-// has a type of its own, with what belongs to it; they are here together, under one lock.
+// Link is a queue pair between two processes and the streams on it: the driver of its machine, which decides.
 type Link struct {
-	ep     fabric.Endpoint // changes in resume alone
+	ep     fabric.Endpoint // changes in goOn alone
 	cfg    Setup
 	limits fabric.Limits
 	active bool // this side dialed, and opens the streams
@@ -84,50 +97,25 @@ type Link struct {
 
 	local, remote netip.AddrPort // of the first queue pair, by which the link is known
 
-	mu      sync.Mutex  // guards what follows, and ep
-	at      time.Time   // see now
-	timer   *time.Timer // of tick, from start on
-	timerAt time.Time   // when it fires; zero: it is not set
+	mu          sync.Mutex    // guards what follows, and ep
+	m           *machine.Link // from prepare on
+	timer       *time.Timer   // of tick, from start on
+	timerAt     time.Time     // when it fires; zero: it is not set
+	watch       watch
+	completions [machine.MaxBatch]fabric.Completion // scratch of pollCompletions
 	life
-	qp      queuePair
-	leaving leaving
-	streams streamTable
-	ledger  credit.Link
-	receive receiveQueue
-	send    sendQueue
-	unacked retransmitQueue
-	path    path
-	memory  linkMemory
-	watch   watch
-	alive   keepAlive
-	alarms  alarms
-	stats   Stats
+	memory linkMemory
+	path   path
+
+	buffers map[*Buffer]struct{} // that are not freed; guarded by mu
+	opens   chan struct{}        // one for each stream of Open that has not been answered
+	live    atomic.Int32         // streams; read without mu by a Pool
+	unheard silence              // of the peer, which is to answer those
 
 	// What List and Totals have when something holds mu.
 	told  atomic.Pointer[told]
 	asked atomic.Int32 // goroutines of glance
 }
 
-// streamTable is the streams on a link. Guarded by Link.mu, but for live, opens and unheard.
-type streamTable struct {
-	byNumber   []*Stream     // by number; nil where none is
-	live       atomic.Int32  // of those; read without mu by a Pool
-	lowest     int           // no number below it is free
-	unanswered int           // streams that the peer has dialed and that have not been answered
-	opens      chan struct{} // one for each that this side has dialed and that has not been answered
-	opening    int           // those of opens that are in the table
-	unheard    silence       // of the peer, which is to answer those
-	owned      int           // streams and buffers whose owner has not closed them
-	timedOut   timedOutClose
-}
-
-// linkMemory is what a link has registered. Guarded by Link.mu.
-type linkMemory struct {
-	account   *budget.Account // of all that is registered, and of the device's queues
-	fixed     int             // bytes that it has reserved before it carries anything; does not change
-	rings     arena
-	line      memoryLine
-	shrinking shrinking
-
-	registering sync.WaitGroup // calls of register and free; begun while the link is up
-}
+// remoteMemory is how many bytes may be registered for rings.
+func (c *Setup) remoteMemory() int { return max(c.RemoteMemory, c.RecvBuffer) }

@@ -15,10 +15,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -144,7 +144,7 @@ func (s *Stream) wasReset() bool {
 	s.link.lock()
 	defer s.link.unlock()
 	s.link.pollCompletions()
-	return s.ledger.EndReceived()&credit.ResetEnd != 0
+	return s.m.State() == "reset"
 }
 
 // inUse is how many bytes of a budget are in use.
@@ -273,18 +273,18 @@ func TestALinkCountsWhatItPosts(t *testing.T) {
 	})
 }
 
-// stageTable is the table at stage: what may come after each.
-var stageTable = map[stage][]stage{
-	up:       {draining, ending},
-	draining: {seeking, ending, ended},
-	ending:   {ended, closed},
-	seeking:  {up, ended},
-	ended:    {closed},
+// stageTable is the table at machine.Stage: what may come after each.
+var stageTable = map[machine.Stage][]machine.Stage{
+	machine.Up:       {machine.Draining, machine.Ending},
+	machine.Draining: {machine.Seeking, machine.Ending, machine.Ended},
+	machine.Ending:   {machine.Ended, machine.Closed},
+	machine.Seeking:  {machine.Up, machine.Ended},
+	machine.Ended:    {machine.Closed},
 }
 
 // All tests of this package hold all links to the table.
 func init() {
-	testHookEnter = func(before, after stage) {
+	machine.TestHookEnter = func(before, after machine.Stage) {
 		if !slices.Contains(stageTable[before], after) {
 			panic(fmt.Sprintf("a link goes from stage %d to %d", before, after))
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -37,14 +37,14 @@ func fixed(cfg Setup) int {
 func (l *Link) registeredBytes() (rings, all int) {
 	l.lock()
 	defer l.unlock()
-	return l.memory.rings.size, l.memory.account.Bytes()
+	return l.m.Rings().Size(), l.memory.account.Bytes()
 }
 
 // ringSize is the size of the ring that the peer writes to.
 func (s *Stream) ringSize() int {
 	s.link.lock()
 	defer s.link.unlock()
-	return s.inbox.held.size
+	return int(field(s.m, "inbox.held.size").Int())
 }
 
 // exchange writes n random bytes one way, in pieces of random sizes, and has them
@@ -118,7 +118,7 @@ func TestIdleRingsShrink(t *testing.T) {
 					}
 				}
 				s.link.lock()
-				require.False(t, s.link.alarms.isSet(shrinkAlarm), "there is nothing left to look for")
+				require.True(t, field(s.link.m, "alarms.at").Index(1).IsZero(), "there is nothing left to look for")
 				s.link.unlock()
 				endAll(t, n, c, s)
 			})
@@ -216,7 +216,7 @@ func TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes(t *testing.T) {
 // of the link, in whose place a pool would take another.
 func releasing(err error) bool {
 	var refused *fabric.RefusedError
-	return errors.Is(err, errLeaving) || errors.As(err, &refused) && refused.Busy
+	return errors.Is(err, machine.ErrLeaving) || errors.As(err, &refused) && refused.Busy
 }
 
 // The peer has gone on to another ring: what is in the one before is all that will be
@@ -252,15 +252,8 @@ func TestPeekEndsWhereAnotherRingBegins(t *testing.T) {
 
 // memoryAmiss says what of a link's memory is as it may not be at any time. Called with mu held.
 func (l *Link) memoryAmiss() string {
-	a, t := &l.memory.rings, &l.memory.shrinking
-	ofNoUse := slices.ContainsFunc(a.slabs, func(s *slab) bool { return s.empty() && !s.stays })
-	switch {
-	case l.memory.account.Bytes() < a.size:
+	if l.m.Stage() != machine.Closed && l.memory.account.Bytes() < l.m.Rings().Size() {
 		return "memory that is not accounted for"
-	case a.spareSize > 0 && len(t.grown) == 0:
-		return "a ring is kept to shrink to, and none has grown"
-	case l.stage == up && !l.alarms.isSet(shrinkAlarm) && (ofNoUse || len(t.grown) > 0):
-		return "memory may be of no use, and nothing looks for it"
 	}
 	return ""
 }
@@ -268,15 +261,18 @@ func (l *Link) memoryAmiss() string {
 // ringsAmiss says by how much what is taken for rings is not what streams have, those of the link's
 // table and others that are over, but not read. Called with mu held, while no stream begins.
 func (l *Link) ringsAmiss(others []*Stream) string {
-	have := l.memory.rings.spare.size
-	streams := l.everyStream()
+	have := l.m.Rings().SpareNow()
+	streams := make(map[*machine.Stream]bool)
+	for _, s := range l.m.Streams() {
+		streams[s] = true
+	}
 	for _, s := range others {
-		streams[s] = struct{}{}
+		streams[s.m] = true
 	}
 	for s := range streams {
-		have += s.inbox.held.size + s.inbox.drained.size + s.inbox.offered.size
+		have += s.RingMemory()
 	}
-	if taken := l.memory.rings.taken; taken != have {
+	if taken := l.m.Rings().Taken(); taken != have {
 		return fmt.Sprintf("%d bytes are taken for rings, and streams have %d", taken, have)
 	}
 	return ""

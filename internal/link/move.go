@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -43,16 +44,28 @@ func (l *Link) move(ctx context.Context, ep fabric.Endpoint, keys time.Duration)
 func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 	l.lock()
 	defer l.unlock()
-	if err := l.resume(ep, x); err != nil {
+	took, cause := time.Since(l.m.LostAt()), l.m.Cause()
+	if err := l.m.Adopt(machine.Exchange{Received: x.received, Own: x.own, Peer: x.peer, Posted: x.posted, UnderWay: x.sent - x.completed}); err != nil {
 		return err
+	}
+	before := l.ep
+	l.ep = ep
+	l.path.lost = append(l.path.lost, before)
+	l.path.owner.none = false
+	l.freeMoved()
+	l.life.told = machine.Up
+	l.lacksPath.Store(false)
+	l.settled.Broadcast()
+	for _, moved := range l.moved {
+		go moved(l.info(), took, cause)
 	}
 	if l.path.arrival != nil {
 		lostAgain = errPeerReconnects
 	}
 	if lostAgain != nil {
-		l.fail(lost(lostAgain))
+		l.m.Fail(machine.Lost(lostAgain))
 	}
-	l.changed(x.portDown)
+	l.m.Changed(x.portDown)
 	l.pollCompletions()
 	return nil
 }
@@ -72,8 +85,8 @@ func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
 	l.memory.registering.Wait()
 	l.lock()
 	defer l.unlock()
-	if l.stage != seeking {
-		return nil, 0, errGone
+	if l.m.Stage() != machine.Seeking {
+		return nil, 0, machine.ErrGone
 	}
 	l.path.owner.moving = true
 	all, rings = l.registered()
@@ -87,10 +100,10 @@ func (l *Link) endMove() {
 	l.freeMoved()
 }
 
-// freeMoved frees what its owners have closed since beginMove. Called with mu held.
+// freeMoved frees what its owners have closed since beginMove.
 func (l *Link) freeMoved() {
 	l.path.owner.moving = false
-	for b := range l.send.buffers {
+	for b := range l.buffers {
 		if b.closed {
 			b.free(fabric.Memory.Free)
 		}
@@ -98,16 +111,17 @@ func (l *Link) freeMoved() {
 }
 
 // registered is all memory of the link, and how much of it, from the first on, is the
-// peer's to write to. Called with mu held.
+// peer's to write to.
 func (l *Link) registered() (all []fabric.Memory, rings int) {
-	for _, s := range l.memory.rings.slabs {
-		all = append(all, s.memory)
+	for _, s := range l.m.Rings().Slabs() {
+		all = append(all, s.Memory.(fabric.Memory))
 	}
 	rings = len(all)
-	for b := range l.send.buffers {
+	for b := range l.buffers {
 		all = append(all, b.memory)
 	}
-	return append(all, l.send.staging.memory), rings
+	staging, _ := l.m.Scratch()
+	return append(all, staging), rings
 }
 
 // leave takes a link's memory from an endpoint.
@@ -143,16 +157,15 @@ func (l *Link) moveMemory(ep fabric.Endpoint, all []fabric.Memory, rings int) (*
 	regions.Sort()
 	l.lock()
 	defer l.unlock()
-	got := l.ledger.Received()
+	memory, buffer := l.m.Scratch()
 	return &keyExchange{
-		got:    wire.Header{Data: got.Data, Records: got.Records},
+		got:    l.m.Snapshot(),
 		own:    regions,
 		unsent: regions,
 		more:   true,
 		posted: l.cfg.RecvQueue + credit.LinkControlReceives,
-		first:  l.send.slots.Next(),
-		memory: l.send.staging.memory,
-		buffer: l.send.control.credits.buffers[:0:wire.MessageSize], // nothing else is sent meanwhile
+		memory: memory,
+		buffer: buffer,
 	}, nil
 }
 
@@ -171,7 +184,6 @@ type keyExchange struct {
 	more      bool         // the peer has more to tell
 	peerSent  int          // SENDs of the peer's
 	posted    int          // receives
-	first     uint64       // number of the first work request
 	sent      int
 	completed int       // of those; the last may complete when the link is at work again
 	late      time.Time // of the peer's next message
@@ -192,7 +204,7 @@ func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint, wait time.Dur
 		}
 		n := min(len(x.unsent), wire.MaxRegions)
 		b := wire.Keys{Received: x.got, More: len(x.unsent) > n, Regions: x.unsent[:n]}.Append(x.buffer)
-		wr := fabric.WorkRequest{ID: x.first + uint64(x.sent), Op: fabric.Send, Signaled: true, Data: b, Memory: x.memory}
+		wr := fabric.WorkRequest{ID: machine.KeysID, Op: fabric.Send, Signaled: true, Data: b, Memory: x.memory}
 		if err := ep.PostSend([]fabric.WorkRequest{wr}); err != nil {
 			return err
 		}
@@ -251,14 +263,14 @@ func (x *keyExchange) take(c *fabric.Completion) error {
 	}
 	switch {
 	case c.Status != fabric.OK:
-		return failed(c)
+		return machine.Failed(c)
 	case !c.Recv:
 		x.completed++
 		return nil
 	}
 	keys, err := decodeKeys(c)
 	if err != nil {
-		return breach(err)
+		return machine.Breach(err)
 	}
 	return x.receive(&keys)
 }
@@ -267,11 +279,11 @@ func (x *keyExchange) take(c *fabric.Completion) error {
 func (x *keyExchange) receive(keys *wire.Keys) error {
 	switch {
 	case len(x.peer)+len(keys.Regions) > maxRegions:
-		return breach(fmt.Errorf("the peer names more than %d regions of memory", maxRegions))
+		return machine.Breach(fmt.Errorf("the peer names more than %d regions of memory", maxRegions))
 	case !x.more && len(keys.Regions) > 0:
-		return breach(errors.New("keys behind the last"))
+		return machine.Breach(errors.New("keys behind the last"))
 	case x.peerSent > 0 && keys.Received != x.received:
-		return breach(errors.New("keys with totals that have changed"))
+		return machine.Breach(errors.New("keys with totals that have changed"))
 	}
 	x.peerSent++
 	x.peer = append(x.peer, keys.Regions...)
@@ -290,8 +302,8 @@ func (x *keyExchange) drain(ep fabric.Endpoint) bool {
 	if x.sent == 0 || len(x.unsent) > 0 || ep.Disconnect() != nil {
 		return false
 	}
-	end := time.Now().Add(drainTime)
-	late := time.AfterFunc(drainTime, ep.Wake)
+	end := time.Now().Add(machine.DrainTime)
+	late := time.AfterFunc(machine.DrainTime, ep.Wake)
 	defer late.Stop()
 	var c [1]fabric.Completion
 	for (x.more || x.peerSent < x.sent) && x.posted > 0 && time.Now().Before(end) {
@@ -316,58 +328,4 @@ func decodeKeys(c *fabric.Completion) (wire.Keys, error) {
 		return wire.Keys{}, errors.New("a message that does not have the peer's keys")
 	}
 	return wire.DecodeKeys(c.Data)
-}
-
-// resume has the link be up on another queue pair. Called with mu held.
-func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
-	if l.stage != seeking {
-		return errGone
-	}
-	if err := l.ledger.Resume(credit.Totals{Data: x.received.Data, Records: x.received.Records}); err != nil {
-		return breach(err)
-	}
-	l.trimAcknowledged()
-	if l.lostBytes() {
-		return fmt.Errorf("%w: bytes that its device had acknowledged are lost", errGone)
-	}
-	if err := l.checkProgress(x.received); err != nil {
-		return err
-	}
-	l.sendAgain(x)
-	before, cause := l.ep, l.cause
-	l.ep = ep
-	l.path.lost = append(l.path.lost, before)
-	l.stats.Moves++
-	l.path.moved = l.now()
-	l.enter(up)
-	l.cause = nil
-	l.qp = queuePair{posted: x.posted}
-	l.path.owner.none = false
-	l.freeMoved()
-	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile
-	l.path.settled.Broadcast()
-	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes
-	for s := range l.everyStream() {
-		s.wake()
-	}
-	for _, moved := range l.moved {
-		go moved(l.info(), l.since(l.path.lostAt), cause)
-	}
-	return nil
-}
-
-// checkProgress ends a search that has found another queue pair, if those before it have all
-// lost the same message, for as long as a search may take: this one would lose it, too. The
-// time begins anew when the peer has received more. Called with mu held.
-func (l *Link) checkProgress(received wire.Header) error {
-	switch stuck := &l.path.stuck; {
-	case l.unacked.len() == 0:
-		*stuck = standstill{}
-	case stuck.since.IsZero() || received != stuck.received:
-		*stuck = standstill{l.now(), received}
-	case l.since(stuck.since) > l.cfg.ResumeTimeout:
-		l.path.lostAt = stuck.since
-		return &stuckError{len(l.unacked.at(0).data)}
-	}
-	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutants are edits of this package and the tests that fail then. Each leaves out a step: most of those
+// mutants are edits of this package, or of those whose paths they name, and the tests that fail then. Each leaves out a step: most of those
 // by which the next completion is noticed; the last of those that nothing but chance would miss.
 var mutants = []struct{ name, file, old, new, tests string }{
 	{"the queue is not armed", "wait.go", "l.ep.Arm(); err", "error(nil); err", ""},
@@ -22,7 +22,7 @@ var mutants = []struct{ name, file, old, new, tests string }{
 	{"time passes between that check and the sleep", "wait.go", "	if !l.await(d) {\n", "	for range 8 {\n		l.letOthersRun()\n	}\n	if !l.await(d) {\n", ""},
 	{"a call while the holder polls is forgotten", "wait.go", "	case w.called:\n", "	case false:\n", "TestExplore$"},
 	{"nobody knows where the holder sleeps", "wait.go", "	w.in, w.roused = ep, false\n", "", ""},
-	{"no look after the sleep", "wait.go", "		before := l.alive.activity\n		l.pollCompletions()\n", "		before := l.alive.activity\n", ""},
+	{"no look after the sleep", "wait.go", "		before := l.m.Activity()\n		l.pollCompletions()\n", "		before := l.m.Activity()\n", ""},
 	{"a sleeping holder is not woken when it is ready", "wait.go", "&& ready[i](s):\n			w.rouse()", "&& ready[i](s):", ""},
 	{"a parked call is not woken", "wait.go", "			c.signal <- struct{}{}\n", "", ""},
 	{"a call that is woken stays in the count", "wait.go", "			c.parked = false\n			w.parked--\n", "			c.parked = false\n", ""},
@@ -41,41 +41,39 @@ var mutants = []struct{ name, file, old, new, tests string }{
 	{"the timer gives the watch to nobody", "wait.go", "			w.engineFirst = engineFirstFor\n		}\n		w.wanted = true", "			w.engineFirst = engineFirstFor\n		}", ""},
 	{"the engine is not told that it has the watch", "wait.go", "	case w.given <- struct{}{}:\n", "", ""},
 	{"the engine waits though another has the watch", "engine.go", "	for w.holder != &w.engine {\n		l.unlock()\n		<-w.given\n", "	for w.holder == nil {\n		l.unlock()\n		<-w.given\n		l.lock()\n		l.letOthersRun()\n		l.unlock()\n", ""},
-	{"who has not got the watch closes what is lost", "move.go", "	l.path.settled.Broadcast()\n	l.freeStaging()", "	l.closeLost()\n	l.path.settled.Broadcast()\n	l.freeStaging()", ""},
+	{"who has not got the watch closes what is lost", "move.go", "	l.path.owner.none = false\n", "	l.path.owner.none = false\n	l.closeLost()\n", ""},
 	{"the holder is not woken when it is called", "unlock.go", "(w.called || l.relieved())", "l.relieved()", ""},
 	{"the holder is not woken when it is relieved", "unlock.go", "(w.called || l.relieved())", "w.called", ""},
 	{"a holder that sleeps again counts as woken", "wait.go", "w.in, w.roused = ep, false", "w.in = ep", ""},
 	{"nobody gets the watch that is wanted", "unlock.go", "case w.wanted || w.holder == nil && l.mustWatch():", "case w.holder == nil && l.mustWatch():", ""},
 	{"nobody gets the watch though somebody must", "unlock.go", "case w.wanted || w.holder == nil && l.mustWatch():", "case w.wanted:", ""},
-	{"nothing is carried out", "unlock.go", "	l.carryOut()\n	l.mu.Unlock()\n", "	l.mu.Unlock()\n", ""},
-	{"the calls that are ready are not woken", "unlock.go", "		l.wakeTouched()\n", "", ""},
-	{"the link does not go on", "unlock.go", "		if !l.advance() {\n			break\n		}\n", "		break\n", ""},
-	{"the engine is not needed", "wait.go", "return l.stage != up || len(l.path.lost) > 0", "return false", ""},
-	{"calls keep the watch of a link that has moved", "wait.go", "return l.stage != up || len(l.path.lost) > 0", "return l.stage != up", "TestAHolderThatWakesBehindAMove"},
-	{"the queue pair before is taken for the present one", "wait.go", "if moves != l.stats.Moves {", "if moves != l.stats.Moves && false {", "TestAHolderThatWakesBehindAMove"},
-	{"the engine sleeps on a link of no use", "wait.go", "return l.unneeded() || len(l.path.lost) > 0", "return len(l.path.lost) > 0", ""},
-	{"the engine sleeps before it closes what is lost", "wait.go", "return l.unneeded() || len(l.path.lost) > 0", "return l.unneeded()", "TestTheEngineClosesWhatIsLostBeforeItSleeps"},
+	{"nothing is carried out", "unlock.go", "	l.carryOut()\n	ep, due", "	ep, due", ""},
+	{"the calls that are ready are not woken", "unlock.go", "	l.wakeTouched()\n	for", "	for", ""},
+	{"the link does not go on", "unlock.go", "!l.m.Advance() && !l.m.Any()", "!l.m.Any()", ""},
+	{"the engine is not needed", "wait.go", "return l.m.Stage() != machine.Up || len(l.path.lost) > 0", "return false", ""},
+	{"calls keep the watch of a link that has moved", "wait.go", "return l.m.Stage() != machine.Up || len(l.path.lost) > 0", "return l.m.Stage() != machine.Up", "TestAHolderThatWakesBehindAMove"},
+	{"the queue pair before is taken for the present one", "wait.go", "if moves != l.m.Moves() {", "if moves != l.m.Moves() && false {", "TestAHolderThatWakesBehindAMove"},
+	{"the engine sleeps on a link of no use", "wait.go", "return l.m.Unneeded() || len(l.path.lost) > 0", "return len(l.path.lost) > 0", ""},
+	{"the engine sleeps before it closes what is lost", "wait.go", "return l.m.Unneeded() || len(l.path.lost) > 0", "return l.m.Unneeded()", "TestTheEngineClosesWhatIsLostBeforeItSleeps"},
 	{"a call that waits again stays at work", "wait.go", "	s.waitsAgain()\n	for", "	for", ""},
-	{"what waits to be sent is left to nobody", "wait.go", "		l.send.withData.len() > 0 || l.send.withRecords.len() > 0 || ", "		", ""},
-	{"a Write overtakes what waits of its stream", "send.go", "s.ledger.Pending() > 0 || l.watch.called", "l.watch.called", "TestAConversationDoesNotOvertakeItself"},
+	{"what waits to be sent is left to nobody", "../machine/send.go", "l.send.withData.Len() > 0 || l.send.withRecords.Len() > 0 || len(l.send.awaitingEnds)", "len(l.send.awaitingEnds)", ""},
+	{"a Write overtakes what waits of its stream", "../machine/send.go", "l.maySendNew() && s.ledger.Pending() == 0 &&", "l.maySendNew() &&", "TestAConversationDoesNotOvertakeItself"},
 	{"a stream that is closed stays at work", "close.go", "	s.waitsAgain()\n", "", ""},
-	{"a RESET behind FIN has arrived", "control.go", "s.end == 0 || q.slots.Completed(s.end)", "s.end == 0", "TestCloseNoticesThatAResetBehindFINHasArrived"},
-	{"a Write that fails leaves its turn to nobody", "staging.go", "		s.line = leftLine\n	}\n	l.wakeStagingLine()\n", "		s.line = leftLine\n	}\n", "TestWritesWhoseDeadlinePasses"},
-	{"a Write takes room in a ring that has shrunk", "write.go", "err != nil || s.ledger.Space() < n", "err != nil", "TestARingThatShrinksWhileAWriteCopies"},
+	{"a RESET behind FIN has arrived", "../machine/control.go", "s.end == 0 || s.end.completed(&q.slots)", "s.end == 0", "TestCloseNoticesThatAResetBehindFINHasArrived"},
+	{"a Write that fails leaves its turn to nobody", "../machine/staging.go", "		s.line = leftLine\n	}\n	s.link.wakeStagingLine()\n", "		s.line = leftLine\n	}\n", "TestWritesWhoseDeadlinePasses"},
+	{"a Write takes room in a ring that has shrunk", "../machine/staging.go", "err != nil || s.ledger.Space() < n", "err != nil", "TestARingThatShrinksWhileAWriteCopies"},
 	{"a buffer is freed that another device is given", "buffer.go", "if !l.path.owner.moving {", "if true {", "TestNobodyWaitsForADeviceThatRegisters"},
 	{"a dial that has given up gets a ring", "register.go", "		left = true\n", "		_ = left\n", "TestADialThatGivesUpLeavesNoMemory"},
-	{"a slab that nobody wants is not looked at", "register.go", "		l.shrinkLater() // it may be of no use any more\n", "", "TestADialThatGivesUpLeavesNoMemory"},
-	{"a ring that has shrunk leaves no other to shrink to", "arena.go", "	if a.spare.size < a.spareSize {\n		a.spare, _ = a.find(a.spareSize)\n	}\n", "", "TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes"},
-	{"the alarm of the queue pair before stays", "life.go", "		l.alarms.clear(drainAlarm)\n", "", "TestTimersThatFireLate"},
-	{"the timer is not set to the first alarm", "unlock.go", "	if l.alarms.changed {\n		l.setTimer()\n	}\n", "", "TestAPeerThatDoesNotCloseKeepsNoStream"},
-	{"what a Close has waited counts behind a break", "move.go", "	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile\n", "", "TestTheTimeThatACloseHasWaited"},
-	{"what had arrived keeps the staging memory", "move.go", "	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes\n", "", "TestStagingMemoryIsFreeOfWhatHadArrived"},
-	{"the Close of what is lost times out", "close.go", "case err == nil && s.link.stage.final():", "case false:", "TestACloseOfWhatIsLostDoesNotTimeOut"},
+	{"a slab that nobody wants is not looked at", "register.go", "		l.m.ShrinkLater() // it may be of no use any more\n", "", "TestADialThatGivesUpLeavesNoMemory"},
+	{"a ring that has shrunk leaves no other to shrink to", "../../ring/arena.go", "	if a.spare.size < a.spareSize {\n		a.spare, _ = a.find(a.spareSize)\n	}\n", "", "TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes"},
+	{"the alarm of the queue pair before stays", "../machine/life.go", "		l.alarms.clear(drainAlarm)\n", "", "TestTimersThatFireLate"},
+	{"the timer is not set to the first alarm", "unlock.go", "	if l.m.AlarmsChanged() {\n		l.setTimer()\n	}\n", "", "TestAPeerThatDoesNotCloseKeepsNoStream"},
+	{"what a Close has waited counts behind a break", "../machine/resume.go", "	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile\n", "", "TestTheTimeThatACloseHasWaited"},
+	{"what had arrived keeps the staging memory", "../machine/resume.go", "	l.freeStaging()                      // of", "	// of", "TestStagingMemoryIsFreeOfWhatHadArrived"},
+	{"the Close of what is lost times out", "../machine/close.go", "case err == nil && s.link.stage.Final():", "case false:", "TestACloseOfWhatIsLostDoesNotTimeOut"},
 	{"a link without a path is forgotten", "pool.go", "if !entry.link.lacksPath.Load() {", "if true {", "TestADialThatGivesUpOnALinkWithoutAPath"},
-	{"a queue pair that fails during a post stays", "life.go", "	if l.qp.state == qpFailed && l.stage < ended {\n		l.moveToError()\n	}\n", "", ""},
-	{"a SEND is not counted", "send.go", "		l.stats.ControlSent++\n", "", "TestALinkCountsWhatItPosts"},
-	{"bulk that was held back stays so", "window.go", "	case b.completed-b.recovered >= recovery:\n		b.grow()\n", "	case b.completed-b.recovered >= recovery:\n", "TestBulkThatWasHeldBack"},
-	{"no message is timed but the first", "window.go", "	b.passed++\n", "", "TestAConversationIsTimedNowAndThen"},
+	{"a queue pair that fails during a post stays", "unlock.go", "		if l.m.TakeDisconnect() {\n			l.m.Disconnected(l.ep.Disconnect())\n		}\n", "", ""},
+	{"a SEND is not counted", "../machine/send.go", "		l.stats.ControlSent++\n", "", "TestALinkCountsWhatItPosts"},
 }
 
 // TestMutants sees that each of the mutants fails its tests, TestExploreWaiting over sim if none
@@ -96,7 +94,7 @@ func TestMutants(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 1, strings.Count(string(source), m.old), "%q in %s", m.old, m.file)
 			dir := t.TempDir()
-			mutated, overlay := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json")
+			mutated, overlay := filepath.Join(dir, filepath.Base(m.file)), filepath.Join(dir, "overlay.json")
 			require.NoError(t, os.WriteFile(mutated, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600))
 			replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
 			require.NoError(t, err)

@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"sync"
 	"time"
@@ -26,14 +25,10 @@ type path struct {
 	requests
 
 	unconfirmed  bool               // the peer may not have the link: this side has answered its request, and heard no more
-	work         sync.WaitGroup     // the goroutines of all this; begun with mu held, until the link is closed
-	moved        time.Time          // when the link went on over the queue pair that it has; zero: it is the first
+	work         sync.WaitGroup     // the goroutines of all this; none begins once the link is closed
 	arrival      *arrival           // that waits to be taken up; nil: none
 	interrupt    context.CancelFunc // ends what the search does, when there is an arrival; nil: there has been no search
 	patientUntil time.Time          // interrupt is not called before
-	lostAt       time.Time          // when the link lost its queue pair; read without mu while it seeks another
-	stuck        standstill
-	settled      sync.Cond // broadcast when the link has another queue pair, or has ended, or unconfirmed is false
 	owner        memoryOwner
 	lost         []fabric.Endpoint // that the link has had before, for the engine to close
 }
@@ -48,67 +43,8 @@ type reconnection struct {
 	cancel   context.CancelFunc // of ctx
 }
 
-// standstill is since when one queue pair after the other has lost the same message.
-type standstill struct {
-	since    time.Time   // the link has gone on over the first of them; zero: nothing was to be sent again
-	received wire.Header // by the peer, all that time
-}
-
 // resumes reports whether both sides would take the link up again.
 func (p *path) resumes() bool { return len(p.peers) > 0 }
-
-// otherCards reports whether both sides had another card when the link was made.
-func (p *path) otherCards() bool { return len(p.own.Others) > 0 && len(p.peers) > 1 }
-
-// survivable reports whether the link may outlive the loss of its queue pair for this reason:
-// both sides would take it up again, neither has ended it, and it is of use yet. Called
-// with mu held.
-func (l *Link) survivable(cause error) bool {
-	if !l.path.resumes() || l.receive.broken || l.done() {
-		return false
-	}
-	var protocol *ProtocolError
-	return cause != errGivenUp && !errors.As(cause, &protocol)
-}
-
-// done reports whether neither side has anything more to send: no stream is left, and this side's
-// GOAWAY and all its records have been delivered, or the dialer's GOAWAY has come, which travels
-// behind the messages that end the streams. Without either, a side that has no stream cannot know
-// that its peer has none: the peer may still wait for a FINACK. Called with mu held.
-func (l *Link) done() bool {
-	peerIsDone := l.leaving.received && !l.active
-	return l.streams.live.Load() == 0 && (peerIsDone || l.leaving.delivered(&l.send.slots))
-}
-
-// awaitSettled waits until enough returns true, which may change when path.settled is broadcast. Called
-// with mu held, which it releases meanwhile.
-func (l *Link) awaitSettled(enough func() bool) {
-	l.unlock()
-	l.lock()
-	for !enough() {
-		l.path.settled.Wait()
-	}
-}
-
-// awaitPath waits until a link that has lost its queue pair has another, or has ended.
-// Called with mu held, which it releases meanwhile.
-func (l *Link) awaitPath() {
-	l.awaitSettled(func() bool { return !l.stage.pathless() })
-}
-
-// disconnectedLately reports whether the link lacks its queue pair, or has lacked it less than
-// closeTimeout ago: the peer may have answered, and the answer could not arrive. Then the caller waits on
-// for the answer. The first call sets *since, and the wait ends when it has taken longer
-// than a search may, for a peer may break queue pairs again and again. Called with mu held.
-func (l *Link) disconnectedLately(since *time.Time) bool {
-	if !l.stage.pathless() && l.since(l.path.moved) >= closeTimeout {
-		return false
-	}
-	if since.IsZero() {
-		*since = l.now()
-	}
-	return l.since(*since)-closeTimeout < l.cfg.ResumeTimeout
-}
 
 // leavePath ends the search of a link that is closed, and frees its memory if no endpoint has
 // it.
@@ -149,9 +85,10 @@ func (p *path) notePeer(peer wire.Reconnect, l *Link) {
 			p.peers = append(p.peers, netip.AddrPortFrom(a, peer.Port))
 		}
 	}
+	l.m.OutlivesQueuePairs(len(p.own.Others) > 0 && len(p.peers) > 1)
 }
 
-// end stops the search for another queue pair. Called with Link.mu held.
+// end stops the search for another queue pair.
 func (p *path) end() {
 	if p.listener != nil {
 		p.cancel()
@@ -175,7 +112,8 @@ func (p *path) close(active bool) {
 // unmake ends a link that has not been started. No request is brought to it any more.
 func (l *Link) unmake() {
 	l.lock()
-	l.enter(ending)
+	l.m.GivenUp()
+	close(l.gone)
 	l.path.end()
 	l.unlock()
 	l.path.close(l.active)

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // Peek returns the next n bytes where they lie in the ring, without taking them,
@@ -33,48 +34,27 @@ func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
 }
 
 // peek is Peek without waiting. If it returns fewer bytes and no error, and wait is set, it
-// has set inbox.want for the wait for more. Called with mu held.
+// has set want for the wait for more.
 func (s *Stream) peek(n int, wait bool) ([]byte, error) {
-	if s.ledger.Unconsumed() < n {
+	if s.m.Unread() < n {
 		s.link.pollCompletions()
 	}
-	p, err := s.piece(n)
-	s.tell(err)
-	if len(p) > 0 {
-		s.keepArrived()
+	p, err := s.m.PieceTold(n)
+	if len(p) > 0 { // it stays mapped for slices of it, also when the ring is freed
+		s.m.Front().Memory().(fabric.Memory).Keep()
 	}
-	s.inbox.want = 0
+	s.want = 0
 	if wait && len(p) < n && err == nil {
-		s.inbox.want = n
+		s.want = n
 	}
 	return p, err
-}
-
-// piece returns the next n bytes, or as many as have arrived in one piece; then the error
-// is why no more will come in it, or nil if they may. Called with mu held.
-func (s *Stream) piece(n int) ([]byte, error) {
-	if s.use != reading {
-		return nil, s.readError()
-	}
-	first, _ := s.arrivedBytes(n)
-	if len(first) == n {
-		return first, nil
-	}
-	if len(first) < s.ledger.Unconsumed() {
-		return first, bufio.ErrBufferFull
-	}
-	err := s.endError()
-	if err == nil && len(first) > 0 && (s.endsPiece(len(first)) || s.ledger.Full()) {
-		err = bufio.ErrBufferFull
-	}
-	return first, err
 }
 
 // Buffered is how many bytes Peek returns without waiting.
 func (s *Stream) Buffered() int {
 	s.link.lock()
 	defer s.link.unlock()
-	p, _ := s.piece(math.MaxInt)
+	p, _ := s.m.Piece(math.MaxInt)
 	return len(p)
 }
 
@@ -89,7 +69,7 @@ func (s *Stream) Discard(n int, d *deadline.Deadline) (int, error) {
 	s.link.lock()
 	defer s.link.unlock()
 	if n == 0 {
-		return 0, s.openError()
+		return 0, s.m.Owned()
 	}
 	for done := 0; ; {
 		m, err := s.discardSome(n - done)
@@ -103,11 +83,11 @@ func (s *Stream) Discard(n int, d *deadline.Deadline) (int, error) {
 	}
 }
 
-// discardSome drops n bytes, or as many as there are, without waiting. Called with mu held.
+// discardSome drops n bytes, or as many as there are, without waiting.
 func (s *Stream) discardSome(n int) (int, error) {
 	first, second, err := s.arrived(n)
 	if n = len(first) + len(second); n > 0 {
-		s.taken(n)
+		s.m.Taken(n)
 	}
 	return n, err
 }

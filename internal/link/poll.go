@@ -22,8 +22,7 @@ const changesWithin = 10 * time.Millisecond
 
 // poll polls before the holder sleeps, as often as the fabric advises (fabric.Limits.Spin) if that
 // has lately been worthwhile, or for Config.BusyPoll. It returns whether that has found what the
-// holder waits for; the engine waits for anything. Called with mu held, which it releases
-// meanwhile.
+// holder waits for; the engine waits for anything. It releases mu meanwhile.
 func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 	spin := &l.watch.spins[which]
 	if !l.polls() || l.pollsForNobody(s) || l.cfg.BusyPoll == 0 && !spin.begin() {
@@ -83,7 +82,7 @@ func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 }
 
 // pollsForNobody reports whether the engine, for which s is nil, would poll for Config.BusyPoll
-// although no call waits. Called with mu held.
+// although no call waits.
 func (l *Link) pollsForNobody(s *Stream) bool {
 	return s == nil && l.cfg.BusyPoll > 0 && l.watch.parked == 0
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/machine"
 )
 
 // Pool is links that this process has dialed, for more streams to begin on. The
@@ -87,7 +88,7 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect Connect, more More) (
 			full = append(full, entry)
 			continue
 		}
-		if err == nil || !errors.Is(err, errLeaving) && entry.link.usable() {
+		if err == nil || !errors.Is(err, machine.ErrLeaving) && entry.link.usable() {
 			return s, err
 		}
 		if !entry.link.lacksPath.Load() {
@@ -131,7 +132,7 @@ const (
 // have for rings. Where the peer has none, it refuses so that the link is forgotten.
 func isFull(err error) bool {
 	var shortage *budget.ShortageError
-	return errors.Is(err, errNumbers) || errors.As(err, &shortage) && shortage.Of == budget.LinkMemory
+	return errors.Is(err, machine.ErrNumbers) || errors.As(err, &shortage) && shortage.Of == budget.LinkMemory
 }
 
 // find returns the link for the next stream with a key, none of those that are full.
@@ -226,7 +227,7 @@ func (entry *pooled) up() bool {
 // load is how many streams the link carries and is about to carry. Dials under way
 // whose OPEN has been sent have theirs in the table.
 func (entry *pooled) load() int {
-	return int(entry.link.streams.live.Load()) - len(entry.link.streams.opens) + int(entry.dials.Load())
+	return int(entry.link.live.Load()) - len(entry.link.opens) + int(entry.dials.Load())
 }
 
 // await waits until the link has been made, or not. It returns why the dial has failed, or
@@ -267,7 +268,6 @@ func (p *Pool[K]) forget(key K, entry *pooled) {
 }
 
 // rest has no link made for a place for a while, and deletes the place if it has no link.
-// Called with mu held.
 func (p *Pool[K]) rest(key K, at *place) {
 	at.rest = time.Now().Add(restTime)
 	if len(at.links) == 0 {

@@ -519,7 +519,7 @@ func TestADialFindsAnotherLinkWhereAllNumbersAreInUse(t *testing.T) {
 	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
 		first := p.dial(t)
 		first.link.lock()
-		first.link.streams.lowest = wire.MaxStreams
+		*at[int](first.link.m, "streams.lowest") = wire.MaxStreams
 		first.link.unlock()
 		_, err := first.link.Open(t.Context())
 		require.ErrorIs(t, err, syscall.EMFILE)

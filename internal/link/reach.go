@@ -3,17 +3,15 @@ package link
 import (
 	"context"
 	"errors"
-	"fmt"
 	"syscall"
 
-	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // Before a stream writes to a ring of the peer's, the endpoint makes sure that it may. On one host
 // it asks the kernel for that, and the peer decides how long the answer takes: so a link that is up
-// asks without its lock, where it registers memory (register.go). Until it knows, a stream that
-// begins is not its owner's yet, and one that goes on writes to the ring that it has.
+// asks without its lock, where it registers memory (register.go).
 
 // reach makes sure that this side may write to a ring of the peer's.
 func (l *Link) reach(ctx context.Context, p wire.RingPlace) error {
@@ -21,11 +19,10 @@ func (l *Link) reach(ctx context.Context, p wire.RingPlace) error {
 	if err == nil || errors.Is(err, syscall.ENOMEM) || ctx.Err() != nil {
 		return err
 	}
-	return &ProtocolError{"a ring that is not there: " + err.Error()}
+	return &ProtocolError{Reason: "a ring that is not there: " + err.Error()}
 }
 
-// lacksReach is that the endpoint has to look whether it may write to a ring, or nil. Called with
-// mu held.
+// lacksReach is that the endpoint has to look whether it may write to a ring, or nil.
 func (l *Link) lacksReach(p wire.RingPlace) *lack {
 	if l.ep.Reaches(p.Addr, p.RKey, p.Size) {
 		return nil
@@ -33,8 +30,22 @@ func (l *Link) lacksReach(p wire.RingPlace) *lack {
 	return &lack{ring: p}
 }
 
+// reaching is the attempt of a stream to write to what the peer has named.
+func (l *Link) reaching(s *machine.Stream) attempt {
+	return attempt{try: func(err error) *lack {
+		if err != nil {
+			return nil
+		}
+		if lacks := l.lacksReach(s.Peer()); lacks != nil {
+			return lacks
+		}
+		s.Reached()
+		return nil
+	}}
+}
+
 // look is reach for a link that is up, and ends the link if it fails: the peer may take as long as
-// for a handshake. Called with mu held, which it releases meanwhile.
+// for a handshake. It releases mu meanwhile.
 func (l *Link) look(p wire.RingPlace) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.HandshakeTimeout)
 	defer cancel()
@@ -44,47 +55,13 @@ func (l *Link) look(p wire.RingPlace) error {
 	switch {
 	case err == nil:
 		return nil
-	case l.stage >= ended: // meanwhile
+	case l.m.Stage() >= machine.Ended: // meanwhile
 	case ctx.Err() != nil:
-		l.fail(&lostError{syscall.ETIMEDOUT, errLateRing})
+		l.m.Fail(&machine.LostError{Errno: syscall.ETIMEDOUT, Reason: errLateRing})
 	default:
-		l.refuseToTake(err)
+		l.m.Refuse(err)
 	}
-	return errLeaving
+	return machine.ErrLeaving
 }
 
 var errLateRing = errors.New("the kernel has not told whether the peer's memory exists: the peer holds it up")
-
-// awaitReach has the stream wait until this side may write to a ring, and then calls reached. If it
-// may not, the link ends. Called with mu held.
-func (s *Stream) awaitReach(line *queue[attempt], p wire.RingPlace, reached func() error) {
-	l := s.link
-	s.reaching = true
-	l.getInLine(line, func(err error) *lack {
-		if err != nil {
-			return nil
-		}
-		if lacks := l.lacksReach(p); lacks != nil {
-			return lacks
-		}
-		s.reaching = false
-		if err := reached(); err != nil {
-			l.refuseToTake(err)
-		}
-		return nil
-	})
-}
-
-// awaitRing has a RING wait for its ring. Called with mu held.
-func (s *Stream) awaitRing(r wire.Record) error {
-	if s.reaching || s.ledger.Stage() != credit.Open {
-		return fmt.Errorf("RING for a stream that is %v, or before the last is taken", s.ledger.Stage())
-	}
-	s.awaitReach(&s.link.memory.line.growing, r.Ring, func() error {
-		if s.ledger.Stage() != credit.Open || s.ledger.EndReceived()&credit.ResetEnd != 0 || s.ledger.Acked() {
-			return nil // it has ended meanwhile
-		}
-		return s.receivedRecord(&r)
-	})
-	return nil
-}

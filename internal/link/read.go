@@ -1,15 +1,10 @@
 package link
 
 import (
-	"net"
 	"os"
 
 	"github.com/ringnet/ringnet/internal/deadline"
 )
-
-// copyLocked is how many bytes are copied without releasing the link's lock: to release it
-// and take it again would take longer.
-const copyLocked = 1 << 10
 
 // Read reads into p what has arrived, at least one byte, waiting for it until
 // the deadline. Once everything that arrived has been read, it returns io.EOF if the peer
@@ -22,8 +17,8 @@ func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 	defer s.link.unlock()
 	switch {
 	case len(p) == 0:
-		return 0, s.openError()
-	case d.Expired() && s.openError() == nil:
+		return 0, s.m.Owned()
+	case d.Expired() && s.m.Owned() == nil:
 		return 0, os.ErrDeadlineExceeded
 	}
 	for {
@@ -43,7 +38,7 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	defer s.reading.Unlock()
 	s.link.lock()
 	defer s.link.unlock()
-	if d.Expired() && s.openError() == nil {
+	if d.Expired() && s.m.Owned() == nil {
 		return os.ErrDeadlineExceeded
 	}
 	if !readReady(s) {
@@ -55,8 +50,7 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	return s.wait(readCall, d)
 }
 
-// take reads into p what has arrived. Called with mu held, which it may release
-// to copy.
+// take reads into p what has arrived. It may release mu to copy.
 func (s *Stream) take(p []byte) (int, error) {
 	first, second, err := s.arrived(len(p))
 	n := len(first) + len(second)
@@ -71,46 +65,21 @@ func (s *Stream) take(p []byte) (int, error) {
 	if n > copyLocked {
 		s.link.lock()
 	}
-	s.taken(n)
+	s.m.Taken(n)
 	return n, nil
 }
 
 // arrived returns the next n bytes to be read, or as many as there are, or why
-// there will be none. Called with mu held.
+// there will be none.
 func (s *Stream) arrived(n int) (first, second []byte, err error) {
-	if s.ledger.Unconsumed() == 0 {
+	if s.m.Unread() == 0 {
 		s.link.pollCompletions()
 	}
-	if err := s.readError(); err != nil {
-		s.tell(err)
-		return nil, nil, err
-	}
-	first, second = s.arrivedBytes(n)
-	s.inbox.taking = len(first) > 0
-	return first, second, nil
-}
-
-// taken frees the room of n bytes that have been read, and has CREDIT sent if a quarter of the
-// ring is due. Called with mu held.
-func (s *Stream) taken(n int) {
-	s.inbox.taking = false
-	s.ledger.Consume(s.ledger.Consumed() + uint64(n))
-	if s.inbox.timesFilled >= fillsToGrow && !s.link.sharesMemory() {
-		s.grow(growth * s.inbox.held.size)
-	}
-	s.changed()
+	return s.m.Arrived(n)
 }
 
 func readReady(s *Stream) bool {
-	n := max(s.inbox.want, 1)
-	p, err := s.piece(n)
+	n := max(s.want, 1)
+	p, err := s.m.Piece(n)
 	return len(p) == n || err != nil
-}
-
-// openError is net.ErrClosed after Close. Called with mu held.
-func (s *Stream) openError() error {
-	if s.use == orphaned {
-		return net.ErrClosed
-	}
-	return nil
 }

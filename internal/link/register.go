@@ -4,8 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/ring"
 )
 
 // A device may take tens of milliseconds for each MiB that it registers, and for what it frees. So a link
@@ -15,22 +20,72 @@ import (
 
 // memoryLine is who waits for memory for a ring. Guarded by Link.mu.
 type memoryLine struct {
-	beginning queue[attempt] // streams, which go first
-	growing   queue[attempt] // rings
-	served    bool           // registerSlabs is under way
+	beginning []attempt // streams, which go first
+	growing   []attempt // rings
+	served    bool      // registerSlabs is under way
 }
 
-// attempt takes what it needs of memory that is registered. If it lacks any it says so, and
+// attempt is one at having memory that is registered. try takes what it needs. If it lacks any it says so, and
 // is called again when there is more. Otherwise it is called with why there is no more, and
-// then lacks nothing. Called with mu held.
-type attempt func(err error) *lack
+// then lacks nothing.
+type attempt struct {
+	try     func(err error) *lack
+	growsTo int // the size of the ring that is to grow; 0: it is for what begins
+}
 
-// getInLine makes an attempt, and has it wait in line for what it lacks. Called with mu held.
-func (l *Link) getInLine(line *queue[attempt], try attempt) {
-	if try(nil) == nil {
+// lack is that another slab has to be registered, of so many bytes; or that the endpoint has to look for a ring of
+// the peer's.
+type lack struct {
+	bytes int
+	ring  wire.RingPlace
+}
+
+// growing is the attempt of a stream at a larger ring.
+func (l *Link) growing(s *machine.Stream) attempt {
+	return attempt{growsTo: s.GrowsTo(), try: func(err error) *lack {
+		if n := s.Grow(err); n > 0 {
+			return &lack{bytes: n}
+		}
+		return nil
+	}}
+}
+
+// make makes an attempt. What is to grow leaves memory for what has to begin.
+func (l *Link) make(a attempt) *lack {
+	if a.growsTo > 0 {
+		if err := l.mayGrow(a.growsTo); err != nil {
+			return a.try(err)
+		}
+	}
+	return a.try(nil)
+}
+
+// mayGrow returns why a ring must not grow to a size, or nil.
+func (l *Link) mayGrow(size int) error {
+	rings, limit := l.m.Rings(), l.cfg.remoteMemory()
+	if !budget.MayGrow(rings.Taken(), size+l.cfg.firstRing(), limit) {
+		return &budget.ShortageError{Wanted: size, Used: rings.Size(), Limit: limit, Of: budget.LinkMemory}
+	}
+	return l.memory.account.ReserveToGrow(0)
+}
+
+// reserve reserves memory for a slab, within what a link may have: no peer makes this side register more.
+func (l *Link) reserve(n int, grows bool) error {
+	if size, limit := l.m.Rings().Size(), l.cfg.remoteMemory(); n > limit-size {
+		return &budget.ShortageError{Wanted: n, Used: size, Limit: limit, Of: budget.LinkMemory}
+	}
+	if grows {
+		return l.memory.account.ReserveToGrow(n)
+	}
+	return l.memory.account.Reserve(n)
+}
+
+// getInLine makes an attempt, and has it wait in line for what it lacks.
+func (l *Link) getInLine(line *[]attempt, a attempt) {
+	if l.make(a) == nil {
 		return
 	}
-	line.push(try)
+	*line = append(*line, a)
 	if !l.memory.line.served {
 		l.memory.line.served = true
 		l.path.work.Go(l.registerSlabs)
@@ -42,50 +97,50 @@ func (l *Link) registerSlabs() {
 	l.lock()
 	defer l.unlock()
 	for line := &l.memory.line; ; {
-		var try attempt
-		switch {
-		case line.beginning.len() > 0:
-			try = line.beginning.pop()
-		case line.growing.len() > 0:
-			try = line.growing.pop()
-		default:
+		from := &line.beginning
+		if len(*from) == 0 {
+			from = &line.growing
+		}
+		if len(*from) == 0 {
 			line.served = false
 			return
 		}
-		for lacks := try(nil); lacks != nil; {
-			lacks = try(l.addSlab(lacks))
+		a := (*from)[0]
+		*from = slices.Delete(*from, 0, 1)
+		for lacks := l.make(a); lacks != nil; {
+			lacks = a.try(l.addSlab(lacks, a.growsTo > 0))
 		}
 	}
 }
 
 // addSlab registers another slab of the rings, when the link has a queue pair, or looks for a ring
-// of the peer's. Called with mu held, which it releases meanwhile.
-func (l *Link) addSlab(lacks *lack) error {
+// of the peer's. It releases mu meanwhile.
+func (l *Link) addSlab(lacks *lack, grows bool) error {
 	l.awaitPath()
-	if l.stage != up {
-		return errLeaving
+	if l.m.Stage() != machine.Up {
+		return machine.ErrLeaving
 	}
 	if lacks.ring.Size > 0 {
 		return l.look(lacks.ring)
 	}
-	if err := lacks.reserve(lacks.bytes); err != nil {
+	if err := l.reserve(lacks.bytes, grows); err != nil {
 		return err
 	}
 	memory, err := l.register(lacks.bytes, fabric.RemoteWrite)
 	switch {
 	case err == nil:
-		l.memory.rings.add(memory, lacks.bytes)
-		l.shrinkLater() // it may be of no use any more
-	case l.stage.pathless():
+		l.m.Rings().Add(memory, lacks.bytes, false)
+		l.m.ShrinkLater() // it may be of no use any more
+	case l.m.Stage().Pathless():
 		return nil // another device may register it
-	case l.stage != up:
-		return errLeaving // and that may be why
+	case l.m.Stage() != machine.Up:
+		return machine.ErrLeaving // and that may be why
 	}
 	return err
 }
 
 // register registers n bytes, which its caller has reserved and which are given back if it
-// fails. Called with mu held, which it releases meanwhile, while the link is up. In the end it
+// fails. It releases mu meanwhile, while the link is up. In the end it
 // may have lost its queue pair, but it has the same endpoint, since beginMove waits. For that
 // not to be closed, the caller owns something of the link, or is one of path.work.
 func (l *Link) register(n int, a fabric.Access) (fabric.Memory, error) {
@@ -99,15 +154,15 @@ func (l *Link) register(n int, a fabric.Access) (fabric.Memory, error) {
 		l.memory.account.Release(n)
 	}
 	if errors.Is(err, fabric.ErrDeviceRemoved) {
-		l.changed(err) // Wait has yet to return it
+		l.m.Changed(err) // Wait has yet to return it
 	}
 	return memory, err
 }
 
-// free frees memory that nothing uses any more, and returns whether the fabric can. Called with mu held,
-// which it releases meanwhile while the link is up, as register does. The endpoint stays until then.
+// free frees memory that nothing uses any more, and returns whether the fabric can. It releases mu
+// meanwhile while the link is up, as register does. The endpoint stays until then.
 func (l *Link) free(m fabric.Memory) bool {
-	if l.stage != up {
+	if l.m.Stage() != machine.Up {
 		return m.Free()
 	}
 	l.memory.registering.Add(1)
@@ -121,25 +176,26 @@ func (l *Link) free(m fabric.Memory) bool {
 }
 
 // awaitRing returns memory for the ring that a stream begins with. If that has to be
-// registered it waits, until ctx ends or Config.HandshakeTimeout has passed. Called with mu held,
-// which it releases meanwhile.
-func (l *Link) awaitRing(ctx context.Context) (held piece, err error) {
+// registered it waits, until ctx ends or Config.HandshakeTimeout has passed. It
+// releases mu meanwhile.
+func (l *Link) awaitRing(ctx context.Context) (held ring.Piece, err error) {
 	var (
 		done = make(chan struct{})
 		left bool // the call waits no more
 	)
-	l.getInLine(&l.memory.line.beginning, func(fault error) (lacks *lack) {
+	l.getInLine(&l.memory.line.beginning, attempt{try: func(fault error) *lack {
 		if left {
 			return nil
 		}
 		if err = fault; err == nil {
-			if held, lacks, err = l.memory.rings.take(l.cfg.firstRing()); lacks != nil {
-				return lacks
+			var lacks int
+			if held, lacks = l.m.TakeRing(); lacks > 0 {
+				return &lack{bytes: lacks}
 			}
 		}
 		close(done)
 		return nil
-	})
+	}})
 	select {
 	case <-done:
 		return held, err
@@ -159,14 +215,6 @@ func (l *Link) awaitRing(ctx context.Context) (held piece, err error) {
 		return held, err
 	default:
 		left = true
-		return piece{}, cmp.Or(ctx.Err(), errLeaving)
-	}
-}
-
-// giveRing returns a piece of memory, and has the link look later for slabs to free. Called
-// with mu held.
-func (l *Link) giveRing(p piece) {
-	if l.memory.rings.give(p) {
-		l.shrinkLater()
+		return ring.Piece{}, cmp.Or(ctx.Err(), machine.ErrLeaving)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -47,8 +48,7 @@ func (l *Link) nextRequest(spared bool) wire.Resumption {
 }
 
 // taken is the last of the peer's requests that this side has taken up or refused. One that waits
-// may be accepted yet, and then requests that were made meanwhile are given up: see stale. Called
-// with Link.mu held.
+// may be accepted yet, and then requests that were made meanwhile are given up: see stale.
 func (p *path) taken() uint32 {
 	if p.arrival != nil {
 		return p.arrival.request.Attempt - 1
@@ -93,7 +93,7 @@ func (l *Link) requestOver(ctx context.Context, r route, ep fabric.Endpoint, t *
 	answer, err := ep.Connect(ctx, m.Append(nil, l.path.sealTo(ep)))
 	if err != nil {
 		if r.known && t.peerIsGone(err) {
-			err = fmt.Errorf("%w: %w", errGone, err)
+			err = fmt.Errorf("%w: %w", machine.ErrGone, err)
 		}
 		return err
 	}
@@ -135,18 +135,10 @@ func (t *attempts) peerIsGone(err error) bool {
 // errStranger reports an answer without the peer's seal.
 var errStranger = errors.New("another process or host answers at the peer's address")
 
-// rejected is what the host that a request has reached has rejected it with; nil if there is no
-// such.
-func rejected(err error) *fabric.RejectError {
-	var reject *fabric.RejectError
-	errors.As(err, &reject)
-	return reject
-}
-
 // refused reports whether the error is a rejection by the peer, with a reason that stays. One
 // without a reason is a kernel's: an answer was not confirmed in time, for example.
 func refused(err error) bool {
-	reject := rejected(err)
+	reject := machine.Rejected(err)
 	if reject == nil {
 		return false
 	}
@@ -156,7 +148,7 @@ func refused(err error) bool {
 
 // noListener reports whether a request has found no listener.
 func noListener(err error) bool {
-	reject := rejected(err)
+	reject := machine.Rejected(err)
 	return reject != nil && reject.Reason == fabric.RejectNoListener
 }
 
@@ -193,7 +185,7 @@ func (l *Link) arrived(a *arrival) {
 	defer l.unlock()
 	p := &l.path
 	switch {
-	case l.stage.final():
+	case l.m.Stage().Final():
 		go a.refuse(noSuchLink)
 		return
 	case l.active && !l.started(), p.requests.stale(a.request): // the link has not started yet, or the peer has given this up
@@ -209,7 +201,7 @@ func (l *Link) arrived(a *arrival) {
 		time.AfterFunc(time.Until(p.patientUntil), p.interrupt)
 	}
 	if l.started() { // else start looks for the arrival
-		l.fail(&lostError{syscall.ECONNRESET, errPeerReconnects})
+		l.m.Fail(&machine.LostError{Errno: syscall.ECONNRESET, Reason: errPeerReconnects})
 	}
 }
 

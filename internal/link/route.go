@@ -83,7 +83,7 @@ func inOrder(all []route, lost pair) (order []route) {
 func (l *Link) lostPath() pair {
 	l.lock()
 	defer l.unlock()
-	if disconnected(l.cause) {
+	if l.m.PeerDisconnected() {
 		return pair{}
 	}
 	return pair{l.ep.LocalAddr(), l.ep.RemoteAddr()}

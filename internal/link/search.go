@@ -7,20 +7,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// seek begins to seek another queue pair. Called with mu held.
+// seek begins to seek another queue pair.
 func (l *Link) seek() {
-	l.enter(seeking)
-	if l.ledger.Received() != (credit.Totals{}) {
+	if l.m.HasReceived() {
 		l.confirmed()
 	}
-	next := l.path.moved.Add(attemptPause)
+	next, until := l.m.MovedAt().Add(attemptPause), l.m.LostAt().Add(l.cfg.ResumeTimeout)
 	l.path.work.Go(func() {
-		ctx, cancel := context.WithDeadline(l.path.ctx, l.path.lostAt.Add(l.cfg.ResumeTimeout))
+		ctx, cancel := context.WithDeadline(l.path.ctx, until)
 		defer cancel()
 		l.leaveLost()
 		sleep(ctx, time.Until(next)) // a peer that breaks queue pairs again and again has to wait
@@ -34,10 +33,7 @@ func (l *Link) seekPath(ctx context.Context) {
 	if err := l.reconnect(ctx); err != nil {
 		l.lock()
 		defer l.unlock()
-		if l.stage == seeking { // it may have ended for another reason meanwhile
-			l.cause = notResumed(l.cause, l.since(l.path.lostAt), err)
-			l.end()
-		}
+		l.m.NotResumed(err)
 	}
 }
 
@@ -58,10 +54,6 @@ const (
 	attemptPause = 100 * time.Millisecond
 	moveTime     = 4 * time.Second
 )
-
-// errGone reports that the peer does not have the link any more, or that the two cannot go
-// on with it.
-var errGone = errors.New("the peer has ended the link, or is gone")
 
 // attempts are a link's attempts at another queue pair, in one search.
 type attempts struct {
@@ -102,7 +94,7 @@ func (l *Link) reconnect(ctx context.Context) error {
 			err = l.takeUp(ctx, t, a)
 			t.spared = l.active && err != nil
 		}
-		if err == nil || errors.Is(err, errGone) {
+		if err == nil || errors.Is(err, machine.ErrGone) {
 			return err
 		}
 	}
@@ -136,7 +128,7 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	ep, err := l.request(requesting, r, t)
 	came := unanswered
 	switch {
-	case err == nil || r.known && rejected(err) != nil:
+	case err == nil || r.known && machine.Rejected(err) != nil:
 		came = answered
 	case requesting.Err() == context.DeadlineExceeded && waiting.Err() == nil:
 		came = outOfTime
@@ -152,7 +144,7 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	if err == nil {
 		err = l.goOver(ctx, t, ep)
 	}
-	if err == nil || errors.Is(err, errGone) {
+	if err == nil || errors.Is(err, machine.ErrGone) {
 		return err
 	}
 	if r.known && (t.last == errNoTurn || ctx.Err() == nil) { // ctx ends the one that is under way

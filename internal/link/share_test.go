@@ -91,7 +91,7 @@ func (w sharers) share(t *testing.T, n *sim.Network) (got share) {
 	sentBytes := func(s *Stream) uint64 {
 		s.link.lock()
 		defer s.link.unlock()
-		return s.ledger.Sent()
+		return (s.m.Stats().BytesWritten - uint64(s.m.Unsent()))
 	}
 	others := func() float64 { return float64(c.link.Info().MessagesSent) - sent(c) }
 	time.Sleep(50 * time.Millisecond) // until rings have grown

@@ -16,11 +16,22 @@ var errSilent = errors.New("the peer does not answer")
 
 // silence is since when a peer has answered none of the OPENs that it is to answer; nil: there are
 // none.
-type silence struct{ since atomic.Pointer[time.Time] }
+type silence struct {
+	since atomic.Pointer[time.Time]
+	was   time.Time // the same; guarded by Link.mu
+}
 
-func (u *silence) begin() {
-	now := time.Now()
-	u.since.Store(&now)
+// set notes since when, if that is another time; zero: there are none.
+func (u *silence) set(since time.Time) {
+	if since == u.was {
+		return
+	}
+	if u.was = since; since.IsZero() {
+		u.since.Store(nil)
+	} else {
+		at := since // which is on the heap, and set rarely
+		u.since.Store(&at)
+	}
 }
 
 // lasted is how long the silence has lasted.
@@ -32,34 +43,10 @@ func (u *silence) lasted() time.Duration {
 	return time.Since(*since)
 }
 
-// asked notes that an OPEN is due. Called with Link.mu held.
-func (t *streamTable) asked() {
-	if t.opening++; t.opening == 1 {
-		t.unheard.begin()
-	}
-}
-
-// answered notes that the peer has answered an OPEN: one of those, or the first of the link, which has no place
-// among them. Called with Link.mu held.
-func (t *streamTable) answered() {
-	if t.opening > 0 {
-		t.unheard.begin()
-	}
-}
-
-// ended notes that an OPEN needs no answer any more, and gives back its place. Called with Link.mu
-// held.
-func (t *streamTable) ended() {
-	<-t.opens
-	if t.opening--; t.opening == 0 {
-		t.unheard.since.Store(nil)
-	}
-}
-
 // silentFor reports whether the peer has answered no OPEN for so long; never if that is 0. It takes
 // no lock.
 func (l *Link) silentFor(long time.Duration) bool {
-	return long > 0 && l.streams.unheard.lasted() >= long
+	return long > 0 && l.unheard.lasted() >= long
 }
 
 // openWithin is Open, but fails with errSilent once the peer has answered no OPEN for so long,
@@ -72,7 +59,7 @@ func (l *Link) openWithin(ctx context.Context, long time.Duration) (*Stream, err
 	defer cancel(nil)
 	var timer *time.Timer
 	timer = time.AfterFunc(unset, func() {
-		if left := long - l.streams.unheard.lasted(); left > 0 {
+		if left := long - l.unheard.lasted(); left > 0 {
 			timer.Reset(left)
 		} else {
 			cancel(errSilent)

@@ -2,7 +2,6 @@ package link
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -29,14 +28,7 @@ func closeAtOnce(streams ...[]*Stream) {
 // waitsInVain says which Write waits for staging memory when all of it is free, so that nothing will wake
 // it. Called with mu held, while no goroutine can go on.
 func (l *Link) waitsInVain() string {
-	if q := &l.send; l.stage == up && q.staging.first == q.staging.next {
-		for _, s := range q.stagingLine.items[q.stagingLine.head:] {
-			if s.line == inLine {
-				return fmt.Sprintf("the Write of stream %d waits for staging memory, all of which is free", s.number)
-			}
-		}
-	}
-	return ""
+	return l.m.WaitsInVain()
 }
 
 // Streams write at once, and share little staging memory. Some of those whose turn it is do not use
@@ -105,9 +97,9 @@ func TestWritesWhoseDeadlinePassesWhenItIsTheirTurnLeaveItToTheNext(t *testing.T
 // The stream comes to its end whose Write has filled the staging memory and copies to it.
 func TestStagingMemoryThatIsNotUsedAfterAllIsForThoseWhoWait(t *testing.T) {
 	onLink(t, sim.Link{}, testConfig, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
-		l, staging := clients[0].link, &clients[0].link.send.staging
+		l := clients[0].link
 		l.lock()
-		number, _, _ := staging.take(staging.ring.Free())
+		number, _, _ := clients[0].m.Stage(l.cfg.SendBuffer)
 		l.unlock()
 		written := make(chan error, 1)
 		go func() { written <- writeAll(clients[0], make([]byte, 4<<10)) }()
@@ -115,7 +107,7 @@ func TestStagingMemoryThatIsNotUsedAfterAllIsForThoseWhoWait(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, written)
 		l.lock()
-		_, err := clients[1].staged(number, staging.ring.Size())
+		_, err := clients[1].m.Staged(number, l.cfg.SendBuffer)
 		l.unlock()
 		require.Error(t, err)
 		require.NoError(t, <-written)

@@ -1,39 +1,19 @@
 package link
 
 import (
-	"reflect"
 	"time"
 
-	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/machine"
 )
 
-// Stats counts what a link has done. What `ringnet ss` tells of it has a name in JSON.
-type Stats struct {
-	BytesSent        uint64 `json:"bytes_sent"`     // of data
-	BytesReceived    uint64 `json:"bytes_received"` // of data, read or not
-	MessagesSent     uint64 `json:"-"`              // work requests with data
-	MessagesReceived uint64 `json:"-"`              // work requests with data
-	ControlSent      uint64 `json:"-"`              // SENDs: with records, or link credit alone
-	Moves            uint64 `json:"moves"`          // times that the link has lost its queue pair and gone on over another
-	WorkRequests     uint64 `json:"work_requests"`  // posted, of all kinds
-	Signaled         uint64 `json:"-"`              // of those, the signaled ones
-	Events           uint64 `json:"events"`         // times that the engine was woken
-	Probes           uint64 `json:"-"`              // sent: writes of nothing, for keepalive or to have staging memory back
-}
-
-// add adds each counter.
-func (s *Stats) add(more Stats) {
-	sum, added := reflect.ValueOf(s).Elem(), reflect.ValueOf(more)
-	for i := range sum.NumField() {
-		sum.Field(i).SetUint(sum.Field(i).Uint() + added.Field(i).Uint())
-	}
-}
+// Stats counts what a link has done.
+type Stats = machine.Stats
 
 // Stats returns a snapshot of the link's counters.
 func (l *Link) Stats() Stats {
 	l.lock()
 	defer l.unlock()
-	return l.stats
+	return l.m.Stats()
 }
 
 // StreamStats counts what a stream has done since it began: it has the fields of rconn.Stats, which documents
@@ -58,13 +38,20 @@ func (s *Stream) Stats() StreamStats {
 	return s.counted()
 }
 
-// counted is Stats. Called with mu held.
+// counted is Stats.
 func (s *Stream) counted() StreamStats {
-	stats := s.stats
-	stats.BytesWritten, stats.BytesReceived = s.ledger.Accepted(), s.ledger.Received()
-	stats.ReadWaits, stats.WriteWaits = s.calls[readCall].waits.Load(), s.calls[writeCall].waits.Load()
-	stats.Memory = s.inbox.held.size + s.inbox.drained.size + s.inbox.offered.size
-	return stats
+	m := s.m.Stats()
+	return StreamStats{
+		BytesWritten:     m.BytesWritten,
+		BytesReceived:    m.BytesReceived,
+		MessagesSent:     m.MessagesSent,
+		MessagesReceived: m.MessagesReceived,
+		CreditsSent:      m.CreditsSent,
+		CreditsReceived:  m.CreditsReceived,
+		ReadWaits:        s.calls[readCall].waits.Load(),
+		WriteWaits:       s.calls[writeCall].waits.Load(),
+		Memory:           m.Memory,
+	}
 }
 
 // StreamState is what a stream is doing at one moment.
@@ -91,28 +78,6 @@ type StreamState struct {
 // It works after Close.
 func (s *Stream) State(enough <-chan struct{}) (state StreamState, known bool) {
 	return glance(s.link, enough, func() StreamState {
-		return StreamState{s.counted(), s.state(), s.link.seekingSince(), s.ledger.Unconsumed(), s.ledger.Pending()}
+		return StreamState{s.counted(), s.m.State(), s.link.seekingSince(), s.m.Unread(), s.m.Unsent()}
 	})
-}
-
-// state is State's State. Called with mu held.
-func (s *Stream) state() string {
-	received := s.ledger.EndReceived()
-	switch {
-	case s.link.failed() != nil:
-		return "ended"
-	case s.use == orphaned:
-		return "closing"
-	case s.use == aborted:
-		return "aborted"
-	case received&credit.ResetEnd != 0:
-		return "reset"
-	case received != 0 && s.ledger.Closing():
-		return "finished"
-	case received != 0:
-		return "fin-received"
-	case s.ledger.Closing():
-		return "fin-sent"
-	}
-	return "open"
 }

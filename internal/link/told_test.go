@@ -52,7 +52,7 @@ func (e *awaited) Wait() error { return nil }
 func TestADeadlineForgetsAWaitThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, d := new(awaited), deadline.New()
-		l := &Link{ep: e}
+		l := &Link{ep: e, m: newMachine()}
 		d.Set(time.Now().Add(time.Hour))
 		l.lock()
 		require.True(t, l.await(d))

@@ -89,7 +89,7 @@ func TestAPeerThatHasNothingToAnswerIsNotSilent(t *testing.T) {
 		p.answer = 250 * time.Millisecond
 		streams := p.open(t, 3) // with a second between them
 		require.Len(t, onLinks(streams), 1)
-		require.Zero(t, streams[0].link.streams.unheard.lasted())
+		require.Zero(t, streams[0].link.unheard.lasted())
 		closeAll(t, streams)
 	})
 }

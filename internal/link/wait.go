@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/machine"
 )
 
 // call is a call that may have to wait. Guarded by Link.mu, but for waits.
@@ -27,13 +28,12 @@ const (
 	engineCall = calls // index of watch.spins
 )
 
-// ready reports whether there is nothing more for a call to wait for. Called with
-// mu held.
+// ready reports whether there is nothing more for a call to wait for.
 var ready = [calls]func(s *Stream) bool{
 	readCall:  readReady,
-	writeCall: writeReady,
-	closeCall: closeReady,
-	openCall:  openReady,
+	writeCall: func(s *Stream) bool { return s.m.WriteReady() },
+	closeCall: func(s *Stream) bool { return s.m.CloseReady() },
+	openCall:  func(s *Stream) bool { return s.m.OpenReady() },
 }
 
 func (s *Stream) isReady(which int) bool {
@@ -42,8 +42,7 @@ func (s *Stream) isReady(which int) bool {
 	return ready[which](s)
 }
 
-// wake wakes the stream's calls that wait and have become ready. Called with mu held, after
-// a change.
+// wake wakes the stream's calls that wait and have become ready.
 func (s *Stream) wake() {
 	w := &s.link.watch
 	for i := range s.calls {
@@ -109,10 +108,10 @@ func (w *watch) rouse() {
 	w.in.Wake()
 }
 
-// watchNow sees that somebody has the watch: the engine, if nobody has it. Called with mu held.
+// watchNow sees that somebody has the watch: the engine, if nobody has it.
 func (l *Link) watchNow() {
 	w := &l.watch
-	w.served = false // or the engine might be about to leave it
+	w.served, l.m.Served = false, false // or the engine might be about to leave it
 	if w.holder != nil {
 		return
 	}
@@ -123,7 +122,7 @@ func (l *Link) watchNow() {
 	}
 }
 
-// watchLater sets the timer that gives the watch to the engine. Called with mu held.
+// watchLater sets the timer that gives the watch to the engine.
 func (l *Link) watchLater() {
 	w := &l.watch
 	w.pending = true
@@ -142,9 +141,9 @@ func (l *Link) watchTick() {
 	case w.holder != nil:
 	case w.polls != w.seen: // unlock sets the timer again
 	default:
-		before := l.receive.messages
+		before := l.m.Messages()
 		l.pollCompletions()
-		if l.receive.messages != before {
+		if l.m.Messages() != before {
 			w.engineFirst = engineFirstFor
 		}
 		w.wanted = true
@@ -152,7 +151,7 @@ func (l *Link) watchTick() {
 }
 
 // leave ends that the holder has the watch. Calls that wait are not left without, not even until unlock
-// has posted. Called with mu held.
+// has posted.
 func (l *Link) leave() {
 	w := &l.watch
 	w.holder = nil
@@ -166,15 +165,15 @@ func (l *Link) leave() {
 }
 
 // mustWatch reports whether something depends on the next completion: a call that waits, or
-// what waits to be sent, or the link's life; or whether calls do not poll. Called with mu held.
+// what waits to be sent, or the link's life; or whether calls do not poll.
 func (l *Link) mustWatch() bool {
 	w := &l.watch
 	return w.parked > 0 || w.called || l.needsEngine() || l.limits.Spin == 0 ||
-		l.send.withData.len() > 0 || l.send.withRecords.len() > 0 || len(l.send.awaitingEnds) > 0
+		l.m.Waits()
 }
 
 // relieved reports whether the holder needs not wait any more: the engine, or a call because the engine is to
-// have the watch. Called with mu held.
+// have the watch.
 func (l *Link) relieved() bool {
 	if l.watch.holder == &l.watch.engine {
 		return l.satisfied(nil, engineCall, nil)
@@ -182,15 +181,15 @@ func (l *Link) relieved() bool {
 	return l.needsEngine()
 }
 
-// needsEngine reports whether the engine is to have the watch. Called with mu held.
+// needsEngine reports whether the engine is to have the watch.
 func (l *Link) needsEngine() bool {
-	return l.stage != up || len(l.path.lost) > 0 || l.streams.owned == 0 && l.cfg.idle() == 0 // it is about to leave
+	return l.m.Stage() != machine.Up || len(l.path.lost) > 0 || l.m.IdleEnds()
 }
 
 // polls reports whether calls may poll before they sleep.
 func (l *Link) polls() bool { return l.limits.Spin > 0 && l.cfg.BusyPoll >= 0 }
 
-// wait returns nil when a call is ready, or os.ErrDeadlineExceeded. Called with mu held, which it releases
+// wait returns nil when a call is ready, or os.ErrDeadlineExceeded. It releases mu
 // meanwhile.
 func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	l := s.link
@@ -214,8 +213,7 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	return nil
 }
 
-// waitsAgain notes that the program has done what a call of the stream was woken for. Called
-// with mu held.
+// waitsAgain notes that the program has done what a call of the stream was woken for.
 func (s *Stream) waitsAgain() {
 	if s.atWork {
 		s.atWork = false
@@ -223,7 +221,7 @@ func (s *Stream) waitsAgain() {
 	}
 }
 
-// park waits until the call is ready, or d has passed. Called with mu held, which it releases
+// park waits until the call is ready, or d has passed. It releases mu
 // meanwhile.
 func (s *Stream) park(c *call, d *deadline.Deadline) {
 	l := s.link
@@ -249,7 +247,7 @@ func (s *Stream) park(c *call, d *deadline.Deadline) {
 }
 
 // lead has the watch until the call is ready, or d has passed, or the engine is to have it.
-// Called with mu held, which it releases meanwhile.
+// It releases mu meanwhile.
 func (s *Stream) lead(which int, d *deadline.Deadline) {
 	l := s.link
 	c := &s.calls[which]
@@ -261,10 +259,10 @@ func (s *Stream) lead(which int, d *deadline.Deadline) {
 }
 
 // satisfied reports whether a call need not wait any more, or, if s is nil, whether the engine has
-// something to close. Called with mu held.
+// something to close.
 func (l *Link) satisfied(s *Stream, which int, d *deadline.Deadline) bool {
 	if s == nil {
-		return l.unneeded() || len(l.path.lost) > 0
+		return l.m.Unneeded() || len(l.path.lost) > 0
 	}
 	return ready[which](s) || d.Expired()
 }
@@ -276,16 +274,16 @@ const maxPasses = 8
 
 // sleep waits for the next completion, takes what has completed, and looks again as long as it
 // finds something. A call that has the watch says what it waits for; s is nil for the engine.
-// Called with mu held, which it releases meanwhile.
+// It releases mu meanwhile.
 func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 	w := &l.watch
 	if l.poll(s, which, d) {
 		return
 	}
 	w.called = false
-	if l.stage < seeking {
+	if l.m.Stage() < machine.Seeking {
 		if err := l.ep.Arm(); err != nil {
-			l.fail(lost(err))
+			l.m.Fail(machine.Lost(err))
 		}
 	}
 	l.pollCompletions() // what has completed before Arm gives no event
@@ -300,11 +298,11 @@ func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 	if !l.await(d) {
 		return
 	}
-	l.stats.Events++
+	l.m.Woken()
 	for pass := 1; ; pass++ {
-		before := l.alive.activity
+		before := l.m.Activity()
 		l.pollCompletions()
-		if l.alive.activity == before || pass == maxPasses || l.stage != up || l.satisfied(s, which, d) {
+		if l.m.Activity() == before || pass == maxPasses || l.m.Stage() != machine.Up || l.satisfied(s, which, d) {
 			return
 		}
 		l.letOthersRun() // those that have been woken
@@ -313,10 +311,10 @@ func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 
 // await waits for an event of the endpoint, or until d has passed if that is not nil, and takes
 // note of a change of the connection. It returns false if the link has gone on over another queue
-// pair meanwhile. Only who has the watch calls it, with mu held, which it releases meanwhile.
+// pair meanwhile. Only who has the watch calls it. It releases mu meanwhile.
 func (l *Link) await(d *deadline.Deadline) bool {
 	w := &l.watch
-	ep, moves := l.ep, l.stats.Moves
+	ep, moves := l.ep, l.m.Moves()
 	w.in, w.roused = ep, false
 	l.unlock()
 	var event error
@@ -328,14 +326,14 @@ func (l *Link) await(d *deadline.Deadline) bool {
 	}
 	l.lock()
 	w.in = nil
-	if moves != l.stats.Moves {
+	if moves != l.m.Moves() {
 		return false // what that has told is of the queue pair before
 	}
-	l.changed(event)
+	l.m.Changed(event)
 	return true
 }
 
-// letOthersRun lets other goroutines run. Called with mu held, which it releases meanwhile.
+// letOthersRun lets other goroutines run. It releases mu meanwhile.
 func (l *Link) letOthersRun() {
 	l.unlock()
 	runtime.Gosched()

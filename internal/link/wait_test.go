@@ -10,10 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
+	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -41,6 +41,18 @@ func (e *flooded) Disconnect() error                   { return nil }
 func (e *flooded) RingDue() bool                       { return false }
 func (e *flooded) Wake()                               { e.wakes++ }
 
+// noMemory is memory for control messages alone.
+type noMemory struct{ fabric.Memory }
+
+func (noMemory) Bytes() []byte { return make([]byte, machine.ControlMemory+1) }
+
+// newMachine is one with nothing to do.
+func newMachine() *machine.Link {
+	m := machine.New(machine.Config{RecvQueue: 256, SendQueue: 256, SendBuffer: 1}, noMemory{}, time.Now)
+	m.Hear(wire.Hello{Receives: 256}, wire.RingPlace{})
+	return m
+}
+
 // A peer cannot have the lock held by sending without end: a look takes so much
 // and leaves the rest to the engine, which takes the lock anew.
 func TestALookAtAFloodHasAnEnd(t *testing.T) {
@@ -51,9 +63,10 @@ func TestALookAtAFloodHasAnEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &flooded{}
-			l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}, ledger: credit.NewLink(256, 256)}
+			l := &Link{ep: e, life: life{gone: make(chan struct{})}, m: newMachine()}
+			l.m.Own()
 			l.timer, l.watch.timer, l.watch.given = time.NewTimer(time.Hour), time.NewTimer(time.Hour), make(chan struct{}, 1)
-			l.qp.posted = 1 << 30
+			*at[int](l.m, "qp.posted") = 1 << 30
 			l.lock()
 			defer l.unlock()
 			look(l)

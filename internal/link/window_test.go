@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 )
@@ -118,10 +117,8 @@ func startBulk(t *testing.T, l *Link, b *backlog, streams int) (stop func()) {
 func receivedOn(l *Link) (bytes uint64) {
 	l.lock()
 	defer l.unlock()
-	for _, s := range l.streams.byNumber {
-		if s != nil {
-			bytes += s.ledger.Received()
-		}
+	for _, s := range l.m.Streams() {
+		bytes += s.Stats().BytesReceived
 	}
 	return bytes
 }
@@ -138,7 +135,7 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		l.lock()
-		l.send.window.limit = minWindow
+		*at[int](l.m, "send.window.limit") = minWindow
 		l.unlock()
 
 		require.NoError(t, writeAll(s, []byte("answer")))
@@ -150,7 +147,7 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 		require.NoError(t, writeAll(c, first))
 		synctest.Wait()
 		l.lock()
-		pending := c.ledger.Pending()
+		pending := c.m.Unsent()
 		l.unlock()
 		require.Equal(t, len(first), pending)
 		require.NoError(t, writeAll(c, []byte("+"))) // is no bulk, and could go at once
@@ -162,45 +159,4 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "---"+string(first)+"+second", string(got))
 	})
-}
-
-// While no conversation tells how long a message takes, what bulk may have under way grows again by bytes.
-func TestBulkThatWasHeldBackHasMoreUnderWayAgain(t *testing.T) {
-	slots := credit.NewSlots(minSendQueue, credit.LinkControlSends)
-	w := sendWindow{limit: minWindow, most: 2 * minWindow}
-	carry := func(bytes int) {
-		for range bytes / minWindow {
-			w.posted += minWindow
-			id := slots.Post()
-			slots.Signal()
-			w.signaled(id+1, false)
-			slots.Complete(id)
-			w.complete(&slots)
-		}
-	}
-	carry(recovery - minWindow)
-	require.Equal(t, minWindow, w.limit)
-	carry(minWindow)
-	require.Equal(t, minWindow+worthwhile, w.limit)
-	carry(10 * recovery)
-	require.Equal(t, 2*minWindow, w.limit, "the staging memory has no more")
-}
-
-// Without bulk beside it, one message in so many of a conversation is timed, for the first may have been slow.
-func TestAConversationIsTimedNowAndThen(t *testing.T) {
-	w := sendWindow{limit: minWindow, most: minWindow}
-	slots := credit.NewSlots(minSendQueue, credit.LinkControlSends)
-	timed := 0
-	for range 10 * timeOneIn {
-		id, times := slots.Post(), w.toTime()
-		slots.Signal()
-		w.signaled(id+1, times)
-		if times {
-			timed++
-			w.since = w.since.Add(-time.Millisecond) // it takes so long
-		}
-		slots.Complete(id)
-		w.complete(&slots)
-	}
-	require.Equal(t, 10, timed)
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 
 	"github.com/ringnet/ringnet/internal/deadline"
-	"github.com/ringnet/ringnet/ring"
 )
 
 // Write writes p, waiting until the peer has room for all of it or the deadline
@@ -43,17 +42,17 @@ func (s *Stream) writeSome(g gather, d *deadline.Deadline) (int, error) {
 	s.link.lock()
 	n, err := s.acceptOrWait(g, d)
 	if err != nil {
-		s.leaveStagingLine()
+		s.m.LeaveStagingLine()
 	}
 	s.link.unlock()
 	s.cut.mend()
 	return n, err
 }
 
-// acceptOrWait is accept, or waits until some of the bytes can be accepted, or d has passed. Called with mu held,
-// which it may release meanwhile.
+// acceptOrWait is accept, or waits until some of the bytes can be accepted, or d has passed. It may release mu
+// meanwhile.
 func (s *Stream) acceptOrWait(g gather, d *deadline.Deadline) (n int, err error) {
-	if d.Expired() && s.openError() == nil {
+	if d.Expired() && s.m.Owned() == nil {
 		return 0, os.ErrDeadlineExceeded
 	}
 	for {
@@ -67,83 +66,41 @@ func (s *Stream) acceptOrWait(g gather, d *deadline.Deadline) (n int, err error)
 }
 
 // accept takes as many of the bytes as the peer has room for, one message at most. It has
-// unlock send them, or queues them. Called with mu held, which it releases to copy many.
+// unlock send them, or queues them. It releases mu to copy many.
 func (s *Stream) accept(g gather) (int, error) {
 	l := s.link
-	n, err := s.room(g.n)
+	if s.m.NeedsRoom() {
+		l.pollCompletions()
+	}
+	n, err := s.m.Room(g.n)
 	if n == 0 {
 		return 0, err
 	}
-	if g.buffer != nil {
-		s.pending.add(&l.send.staging, l.send.staging.lend(g.buffer, g.from, n))
-		s.accepted(n)
+	if g.loan != nil {
+		s.m.AcceptLent(g.loan, g.from, n)
 		return n, nil
 	}
-	if n <= l.limits.Inline && s.sendNow(g.head(n)) {
-		l.wakeStagingLine()
+	if called := l.watch.called || l.m.Called; !called && s.m.MaySendNow(n) { // else the engine has others to send first
+		g = g.head(n)
+		s.cut = g.trim()
+		s.m.SendNow(n, g.first, g.rest)
 		return n, nil
 	}
-	if n = min(n, s.stagingRoom(n)); n == 0 {
-		s.joinStagingLine()
+	if n = min(n, s.m.StagingRoom(n)); n == 0 {
+		s.m.JoinStagingLine()
 		return 0, nil
 	}
 	if n <= copyLocked {
-		s.pending.append(&l.send.staging, g.head(n))
-		s.accepted(n)
+		g.head(n).copyTo(s.m.Append(n))
 		return n, nil
 	}
-	number, first, second := l.send.staging.take(n)
+	number, first, second := s.m.Stage(n)
 	l.unlock()
 	testHookCopying(s)
 	g.head(n).copyTo(first, second)
 	l.lock()
-	return s.staged(number, n)
+	return s.m.Staged(number, n)
 }
 
 // testHookCopying is for tests. It is called when a Write is about to copy, without mu.
 var testHookCopying = func(*Stream) {}
-
-// room is how many of n bytes the peer has room for, one message at most, or why there
-// will be none. Called with mu held.
-func (s *Stream) room(n int) (int, error) {
-	if l := s.link; s.ledger.Pending() == 0 && !(l.send.slots.MaySend() && l.ledger.MaySendData()) {
-		l.pollCompletions() // what is in the way may have completed; behind bytes that wait, who has the watch polls
-	}
-	if err := s.writeError(); err != nil {
-		s.tell(err)
-		return 0, err
-	}
-	if s.link.cause != nil {
-		return 0, nil
-	}
-	n = min(n, s.ledger.Space(), s.chunkLen())
-	return ring.Contiguous(s.ledger.Accepted(), n, s.peer.Size), nil
-}
-
-// staged accepts the n bytes that have been copied to a chunk of the staging
-// memory, and returns n, unless writing has become an error meanwhile. Called with mu held.
-func (s *Stream) staged(number uint64, n int) (int, error) {
-	l := s.link
-	c := l.send.staging.chunk(number)
-	c.copying = false
-	err := s.writeError()
-	if err != nil || s.ledger.Space() < n {
-		s.tell(err)
-		c.from = c.to
-		l.freeStaging()
-		return 0, err
-	}
-	s.pending.add(&l.send.staging, number)
-	s.accepted(n)
-	return n, nil
-}
-
-// accepted has the stream send n bytes more of registered memory. Called with mu held.
-func (s *Stream) accepted(n int) {
-	s.ledger.Accept(n)
-	s.queue()
-}
-
-func writeReady(s *Stream) bool {
-	return s.writeError() != nil || s.link.cause == nil && s.ledger.Space() > 0 && s.line != inLine
-}

@@ -1,16 +1,15 @@
-package link
+package machine
 
 import (
 	"container/list"
 	"time"
 )
 
-// alarms are the times at which a link is to look again, whatever happens meanwhile. Its one timer is set
-// to the first of them (setTimer). Guarded by Link.mu.
+// alarms are the times at which a link is to look again, whatever happens meanwhile.
 type alarms struct {
 	at      [alarmKinds]time.Time // zero: not set
 	closing list.List             // of the streams with afterClose.due set, the first due first
-	changed bool                  // one has been set since setTimer has looked
+	changed bool                  // one has been set since NextAlarm
 }
 
 // alarm is what a link looks after.
@@ -44,8 +43,16 @@ func (a *alarms) clearClosing(s *Stream) {
 	}
 }
 
-// first is the time of the first alarm; zero: none is set.
-func (a *alarms) first() (first time.Time) {
+// AlarmsChanged reports whether NextAlarm may say another time than it has.
+func (l *Link) AlarmsChanged() bool { return l.alarms.changed }
+
+// NextAlarm is when Tick is to be called at the latest; zero: nothing is due at any time.
+func (l *Link) NextAlarm() (first time.Time) {
+	a := &l.alarms
+	a.changed = false
+	if l.stage == Closed {
+		return first
+	}
 	earlier := func(at time.Time) {
 		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
 			first = at
@@ -60,8 +67,8 @@ func (a *alarms) first() (first time.Time) {
 	return first
 }
 
-// lookAfter does what is due. Called with mu held, which it may release meanwhile.
-func (l *Link) lookAfter() {
+// Tick does what is due. What has completed has been taken before.
+func (l *Link) Tick() {
 	a, now := &l.alarms, l.now()
 	for which, tick := range [alarmKinds]func(*Link){
 		idleAlarm:      (*Link).idleTick,
@@ -83,24 +90,5 @@ func (l *Link) lookAfter() {
 		a.clearClosing(s)
 		s.closeTick()
 	}
-}
-
-// tick is the link's timer.
-func (l *Link) tick() {
-	l.lock()
-	defer l.unlock()
-	l.timerAt = time.Time{}
-	l.lookAfter()
-	l.alarms.changed = true
-}
-
-// setTimer sets the timer to the first alarm, unless it fires before. Called with mu held.
-func (l *Link) setTimer() {
-	if l.alarms.changed = false; l.stage == closed {
-		return
-	}
-	if at := l.alarms.first(); !at.IsZero() && (l.timerAt.IsZero() || at.Before(l.timerAt)) {
-		l.timerAt = at
-		l.timer.Reset(at.Sub(l.now()))
-	}
+	a.changed = true
 }

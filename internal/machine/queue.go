@@ -1,4 +1,4 @@
-package link
+package machine
 
 // queue is first in, first out.
 type queue[T any] struct {
@@ -6,7 +6,8 @@ type queue[T any] struct {
 	head  int
 }
 
-func (q *queue[T]) len() int { return len(q.items) - q.head }
+// Len is how many there are.
+func (q *queue[T]) Len() int { return len(q.items) - q.head }
 
 func (q *queue[T]) push(v T) {
 	if q.head > 0 && len(q.items) == cap(q.items) {
@@ -20,7 +21,8 @@ func (q *queue[T]) push(v T) {
 // front is the first, of one at least.
 func (q *queue[T]) front() T { return q.items[q.head] }
 
-func (q *queue[T]) pop() T {
+// Pop takes out the first, of one at least.
+func (q *queue[T]) Pop() T {
 	var none T
 	v := q.items[q.head]
 	q.items[q.head] = none

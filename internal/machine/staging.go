@@ -1,7 +1,6 @@
-package link
+package machine
 
 import (
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/ring"
 )
@@ -10,7 +9,7 @@ import (
 // to all streams in the order in which they ask, and are freed in that order: each once the
 // work requests that carry it have completed. A chunk is only made of bytes that have their
 // place in the peer's ring, so none can stay for ever and keep those behind it from being
-// freed. A chunk of a [Buffer]'s bytes takes none of the memory. Guarded by Link.mu.
+// freed. A chunk of a [Loan]'s bytes takes none of the memory.
 type staging struct {
 	memory fabric.Memory
 	ring   *ring.Ring
@@ -23,9 +22,9 @@ type staging struct {
 // chunk is the bytes of one Write in the staging memory, or of several that wrote little; or
 // bytes in a buffer.
 type chunk struct {
-	buffer   *Buffer
+	loan     *Loan
 	from, to uint64 // positions; from moves on as bytes are posted
-	after    uint64 // work requests that have to complete before it is free
+	sent     sent   // its last bytes that have been
 	follower uint64 // number of the next chunk of the same stream
 	copying  bool   // its bytes are not all there
 }
@@ -40,10 +39,10 @@ func (s *staging) take(n int) (number uint64, first, second []byte) {
 }
 
 // lend makes a chunk of n bytes of a buffer.
-func (s *staging) lend(b *Buffer, from, n int) (number uint64) {
+func (s *staging) lend(b *Loan, from, n int) (number uint64) {
 	b.lent++
 	s.lent++
-	return s.add(chunk{buffer: b, from: uint64(from), to: uint64(from + n)})
+	return s.add(chunk{loan: b, from: uint64(from), to: uint64(from + n)})
 }
 
 func (s *staging) add(c chunk) (number uint64) {
@@ -70,31 +69,26 @@ func (s *staging) grow() {
 	}
 }
 
-// release frees the chunks whose work requests have completed, up to the first for which
-// that is not so, and returns whether there were any.
-func (s *staging) release(slots *credit.Slots) bool {
+// freeStaging frees the chunks whose work requests have completed, up to the first for which that is not so, and
+// has Writes look that wait for such memory.
+func (l *Link) freeStaging() {
+	s := &l.send.staging
 	before := s.first
 	for s.first != s.next {
 		c := s.chunk(s.first)
-		if c.copying || c.from != c.to || !slots.Completed(c.after) {
+		if c.copying || c.from != c.to || c.sent != 0 && !c.sent.completed(&l.send.slots) {
 			break
 		}
-		if c.buffer != nil {
-			c.buffer.unlend()
-			c.buffer = nil
+		if c.loan != nil {
+			l.unlend(c.loan)
+			c.loan = nil
 			s.lent--
 		} else {
 			s.ring.Release(c.to)
 		}
 		s.first++
 	}
-	return s.first != before
-}
-
-// freeStaging frees the staging memory that nothing uses any more, and has Writes
-// woken that wait for it. Called with mu held.
-func (l *Link) freeStaging() {
-	if l.send.staging.release(&l.send.slots) {
+	if s.first != before {
 		l.touchStagingLine()
 	}
 }
@@ -103,29 +97,28 @@ func (l *Link) freeStaging() {
 // Each Write that is woken either takes some memory, now or when the link has its path again,
 // or finds that its ring has shrunk to what it has under way: that is released, and wakes others.
 // Otherwise it calls wakeStagingLine, for those would wait for ever if nothing is under way.
-// Called with mu held.
 func (l *Link) touchStagingLine() {
 	q := &l.send
-	for taken := 0; q.stagingLine.len() > 0; {
+	for taken := 0; q.stagingLine.Len() > 0; {
 		s := q.stagingLine.front()
 		if s.line == inLine {
-			if s.stagingRoom(worthwhile) <= taken {
+			if s.StagingRoom(Worthwhile) <= taken {
 				return
 			}
 			s.line = leftLine
-			if writeReady(s) {
-				taken += worthwhile
+			if s.WriteReady() {
+				taken += Worthwhile
 			}
 			s.touch()
 		}
-		q.stagingLine.pop()
+		q.stagingLine.Pop()
 		s.line = notInLine
 	}
 }
 
-// joinStagingLine enters a Write into the line for staging memory. A stream whose Write has
-// left the line has its old place, so no stream has two. Called with mu held.
-func (s *Stream) joinStagingLine() {
+// JoinStagingLine enters a Write into the line for staging memory. A stream whose Write has
+// left the line has its old place, so no stream has two.
+func (s *Stream) JoinStagingLine() {
 	if s.line == notInLine {
 		s.link.send.stagingLine.push(s)
 	}
@@ -133,24 +126,24 @@ func (s *Stream) joinStagingLine() {
 }
 
 // wakeStagingLine wakes Writes that wait for staging memory. A Write that needs none after
-// all calls it. Called with mu held.
+// all calls it.
 func (l *Link) wakeStagingLine() {
-	if l.send.stagingLine.len() > 0 {
+	if l.send.stagingLine.Len() > 0 {
 		l.touchStagingLine()
 	}
 }
 
-// leaveStagingLine ends the wait for staging memory of a Write that has failed. Called with mu held.
-func (s *Stream) leaveStagingLine() {
+// LeaveStagingLine ends the wait for staging memory of a Write that has failed.
+func (s *Stream) LeaveStagingLine() {
 	if s.line == inLine {
 		s.line = leftLine
 	}
 	s.link.wakeStagingLine()
 }
 
-// stagingRoom is how much of the staging memory the stream may take now for n bytes. On a
-// link that others share bulk leaves a little to what is none. Called with mu held.
-func (s *Stream) stagingRoom(n int) int {
+// StagingRoom is how much of the staging memory the stream may take now for n bytes. On a
+// link that others share bulk leaves a little to what is none.
+func (s *Stream) StagingRoom(n int) int {
 	r := s.link.send.staging.ring
 	if !s.isBulk(n) || s.link.cfg.Dedicated {
 		return r.Free()
@@ -158,8 +151,7 @@ func (s *Stream) stagingRoom(n int) int {
 	return max(r.Free()-r.Size()/16, 0)
 }
 
-// dropPending forgets the bytes of the stream that are not posted. Called with
-// mu held.
+// dropPending forgets the bytes of the stream that are not posted.
 func (s *Stream) dropPending() {
 	s.pending.drop(&s.link.send.staging)
 	s.link.freeStaging()
@@ -181,20 +173,46 @@ func (c *chain) add(s *staging, number uint64) {
 	c.length++
 }
 
-// append copies a little behind the chunks: to the last of them, if it is the last of
-// all, nothing of it is posted and it is not long, or to another.
-func (c *chain) append(s *staging, g gather) {
-	if c.length > 0 && c.tail+1 == s.next {
-		if last := s.chunk(c.tail); last.buffer == nil && last.after == 0 && last.to-last.from < worthwhile {
-			g.copyTo(s.reserve(g.n))
-			last.to = s.ring.Head()
-			return
+// Stage takes n bytes of the staging memory, which are then copied there, and accepted: see Staged.
+func (s *Stream) Stage(n int) (number uint64, first, second []byte) {
+	return s.link.send.staging.take(n)
+}
+
+// Staged accepts the n bytes that have been copied to what Stage has taken, and returns n, unless
+// writing has become an error meanwhile.
+func (s *Stream) Staged(number uint64, n int) (int, error) {
+	l := s.link
+	c := l.send.staging.chunk(number)
+	c.copying = false
+	err := s.writeError()
+	if err != nil || s.ledger.Space() < n {
+		s.tell(err)
+		c.from = c.to
+		l.freeStaging()
+		return 0, err
+	}
+	s.pending.add(&l.send.staging, number)
+	s.accepted(n)
+	return n, nil
+}
+
+// Append accepts n bytes, which its caller copies to where it says before anything else: behind the last chunk, if
+// it is the last of all, nothing of it is posted and it is not long, or to another.
+func (s *Stream) Append(n int) (first, second []byte) {
+	c, staging := &s.pending, &s.link.send.staging
+	if c.length > 0 && c.tail+1 == staging.next {
+		if last := staging.chunk(c.tail); last.loan == nil && last.sent == 0 && last.to-last.from < Worthwhile {
+			first, second = staging.reserve(n)
+			last.to = staging.ring.Head()
+			s.accepted(n)
+			return first, second
 		}
 	}
-	number, first, second := s.take(g.n)
-	g.copyTo(first, second)
-	s.chunk(number).copying = false
-	c.add(s, number)
+	number, first, second := staging.take(n)
+	staging.chunk(number).copying = false
+	c.add(staging, number)
+	s.accepted(n)
+	return first, second
 }
 
 // next returns the bytes that the next work request of the stream may carry: n
@@ -204,14 +222,14 @@ func (c *chain) next(s *staging, n int) ([]byte, fabric.Memory) {
 	to := head.to
 	for number, left := c.head, c.length-1; left > 0 && int(to-head.from) < n; left-- {
 		number = s.chunk(number).follower
-		if next := s.chunk(number); next.from != to || next.buffer != head.buffer {
+		if next := s.chunk(number); next.from != to || next.loan != head.loan {
 			break
 		}
 		to = s.chunk(number).to
 	}
 	n = min(n, int(to-head.from))
-	if head.buffer != nil {
-		return head.buffer.Bytes()[head.from:][:n], head.buffer.memory
+	if head.loan != nil {
+		return head.loan.memory.Bytes()[head.from:][:n], head.loan.memory
 	}
 	return s.ring.Bytes(head.from, n), s.memory
 }
@@ -219,13 +237,13 @@ func (c *chain) next(s *staging, n int) ([]byte, fabric.Memory) {
 // first is the chunk with the next bytes to go.
 func (c *chain) first(s *staging) *chunk { return s.chunk(c.head) }
 
-// posted records that the next n bytes go with the work requests before after.
-func (c *chain) posted(s *staging, n int, after uint64) {
+// posted records that the next n bytes go with a work request.
+func (c *chain) posted(s *staging, n int, with sent) {
 	for n > 0 {
 		head := s.chunk(c.head)
 		m := min(n, int(head.to-head.from))
 		head.from += uint64(m)
-		head.after = after
+		head.sent = with
 		n -= m
 		if head.from == head.to {
 			c.head = head.follower

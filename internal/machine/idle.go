@@ -1,4 +1,4 @@
-package link
+package machine
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 //	                                              Config.LinkIdle, or is to leave, or its listener
 //	                                              is closed, or the peer's GOAWAY has come
 //	goAwayDue     those there are live on        → goAwaySaid, when maySayGoAway
-//	goAwaySaid    it has been posted
+//	goAwaySaid    it has been sent
 type goAway uint8
 
 const (
@@ -23,13 +23,11 @@ const (
 	goAwaySaid
 )
 
-// leaving is how far an idle link is on its way to its end. Guarded by
-// Link.mu.
+// leaving is how far an idle link is on its way to its end.
 type leaving struct {
-	goAway   goAway
-	after    uint64 // goAwaySaid: work requests that complete with it and with the last record behind it
-	received bool   // the peer's GOAWAY has come
-
+	goAway        goAway
+	last          sent      // goAwaySaid: it, and the last record behind it
+	received      bool      // the peer's GOAWAY has come
 	deferredSince time.Time // when the end of an idle link was first put off: see disconnectedLately; zero: it has not been
 }
 
@@ -45,38 +43,42 @@ func (g *leaving) sayGoAway() {
 
 // delivered reports whether the peer's device has this side's GOAWAY and all records.
 func (g *leaving) delivered(slots *credit.Slots) bool {
-	return g.goAway == goAwaySaid && slots.Completed(g.after)
+	return g.goAway == goAwaySaid && g.last.completed(slots)
 }
 
-// idleTime is how long a link may stay whose streams all are closed by their owners: at
-// least as long as the peer may take to end them, or to answer GOAWAY. Called with mu held.
-func (l *Link) idleTime() time.Duration {
-	if l.mayLeave() {
-		return l.cfg.idle()
+// Own counts something whose owner has to close it, and Disown that it has: a stream, or a buffer.
+func (l *Link) Own() { l.streams.owned++ }
+
+func (l *Link) Disown() {
+	if l.streams.owned--; l.streams.owned > 0 {
+		return
 	}
-	return max(l.cfg.idle(), closeTimeout)
+	idle := l.cfg.idle()
+	if !l.mayLeave() {
+		idle = max(idle, CloseTimeout) // as long as the peer may take to end its streams, or to answer GOAWAY
+	}
+	l.leaving.deferredSince = time.Time{}
+	l.alarms.set(idleAlarm, l.now().Add(idle))
 }
 
 // idleTick ends a link whose streams all are closed by their owners: with GOAWAY if they
-// are over, and at once if the peer, or the device, has not answered. Called with mu held.
+// are over, and at once if the peer, or the device, has not answered.
 func (l *Link) idleTick() {
 	switch {
-	case l.streams.owned > 0 || l.stage == closed:
+	case l.streams.owned > 0 || l.stage == Closed:
 	case l.mayLeave():
 		l.goAway()
 	case !l.done() && l.disconnectedLately(&l.leaving.deferredSince):
-		l.alarms.set(idleAlarm, l.now().Add(closeTimeout)) // the peer's streams may not be over; the search ends at its own limit
+		l.alarms.set(idleAlarm, l.now().Add(CloseTimeout)) // the peer's streams may not be over; the search ends at its own limit
 	default:
-		l.fail(errGivenUp)
-		l.enter(closed) // the engine waits for nothing that has not completed
+		l.Fail(errGivenUp)
+		l.enter(Closed) // nothing waits for what has not completed
 	}
 }
 
 // Leave ends the link, with GOAWAY, if the owners of all of its streams have closed them: now, or when
 // the peer's end of the last one has come.
 func (l *Link) Leave() {
-	l.lock()
-	defer l.unlock()
 	if l.streams.owned > 0 {
 		return
 	}
@@ -86,11 +88,9 @@ func (l *Link) Leave() {
 	}
 }
 
-// retire has no more stream begin on a link that this side accepted, tells the peer so, and ends the
+// Retire has no more stream begin on a link that this side accepted, tells the peer so, and ends the
 // link when it carries none.
-func (l *Link) retire() {
-	l.lock()
-	defer l.unlock()
+func (l *Link) Retire() {
 	if l.mayLeave() {
 		l.goAway()
 		return
@@ -98,29 +98,39 @@ func (l *Link) retire() {
 	l.leaving.sayGoAway()
 }
 
-// mayLeave reports whether the link carries no stream and has not begun to leave.
-// Called with mu held.
-func (l *Link) mayLeave() bool {
-	return l.stage == up && l.streams.live.Load() == 0 && l.streams.owned == 0 && !l.leaving.begun()
+// LeaveUnneeded ends the link, with GOAWAY, if it carries nothing, and reports whether nothing of it is needed.
+func (l *Link) LeaveUnneeded() bool {
+	if l.streams.owned > 0 || l.streams.live > 0 && l.stage == Up {
+		return false
+	}
+	if l.mayLeave() {
+		l.goAway()
+	}
+	return !l.stage.Pathless() // else it keeps what it has for as long as it seeks
 }
 
-// goAway has GOAWAY sent. Called with mu held.
+// mayLeave reports whether the link carries no stream and has not begun to leave.
+func (l *Link) mayLeave() bool {
+	return l.stage == Up && l.streams.live == 0 && l.streams.owned == 0 && !l.leaving.begun()
+}
+
+// goAway has GOAWAY sent.
 func (l *Link) goAway() {
 	l.leaving.sayGoAway()
 	l.leaving.deferredSince = time.Time{}
-	l.alarms.set(idleAlarm, l.now().Add(closeTimeout))
+	l.alarms.set(idleAlarm, l.now().Add(CloseTimeout))
 }
 
 // maySayGoAway reports whether GOAWAY is due, behind all other records that are: so no ACCEPT comes
 // behind it. The side that was dialed sends it while streams live on, for the dialer to know at once
 // that no other OPEN will be accepted: this process may be stopped before it is asked. The dialer
-// sends its own behind the ends of its streams, when none is left. Called with mu held.
+// sends its own behind the ends of its streams, when none is left.
 func (l *Link) maySayGoAway() bool {
-	return l.leaving.goAway == goAwayDue && (!l.active || l.streams.live.Load() == 0)
+	return l.leaving.goAway == goAwayDue && (!l.active || l.streams.live == 0)
 }
 
 // receivedGoAway takes that the peer begins no stream any more, or accepts none: not those
-// either that it has not answered. Called with mu held.
+// either that it has not answered.
 func (l *Link) receivedGoAway() error {
 	if l.leaving.received {
 		return errors.New("a second GOAWAY")
@@ -135,11 +145,16 @@ func (l *Link) receivedGoAway() error {
 	return nil
 }
 
-// startIdleTimer sets the alarm of idleTick if nothing of the link is owned any more. Called with mu held.
-func (l *Link) startIdleTimer() {
-	if l.streams.owned > 0 {
-		return
+// disconnectedLately reports whether the link lacks its queue pair, or has lacked it less than
+// CloseTimeout ago: the peer may have answered, and the answer could not arrive. Then the caller waits on
+// for the answer. The first call sets *since, and the wait ends when it has taken longer
+// than a search may, for a peer may break queue pairs again and again.
+func (l *Link) disconnectedLately(since *time.Time) bool {
+	if !l.stage.Pathless() && l.since(l.path.moved) >= CloseTimeout {
+		return false
 	}
-	l.leaving.deferredSince = time.Time{}
-	l.alarms.set(idleAlarm, l.now().Add(l.idleTime()))
+	if since.IsZero() {
+		*since = l.now()
+	}
+	return l.since(*since)-CloseTimeout < l.cfg.ResumeTimeout
 }

@@ -1,4 +1,4 @@
-package link
+package machine
 
 import (
 	"fmt"
@@ -11,21 +11,20 @@ import (
 // it takes to send it again. Bytes of registered memory stay where they are, and are freed
 // no later because of the retransmit queue: see lostBytes.
 type message struct {
+	id      uint64        // of its work request, on each queue pair
 	records bool          // with records; else with data
 	data    []byte        // of the memory; inline, of kept
 	memory  fabric.Memory // nil: inline
 	kept    []byte        // a copy of inline data; its memory is used again with the message's place in the queue
 	from    uint64        // data: its position in the staging memory
-	back    chan struct{} // data of a buffer: Buffer.back
+	loan    *Loan         // data of a buffer
 	imm     uint32
 	addr    uint64 // in the peer's memory
 	rkey    uint32
-	after   uint64 // work requests that complete with it
 }
 
 // retransmitQueue is the messages of a link that its peer has not acknowledged. They arrive in
-// order, so the peer has received the first of them; the ledger tells how many. Guarded by
-// Link.mu.
+// order, so the peer has received the first of them; the ledger tells how many.
 type retransmitQueue struct {
 	messages []message // the live ones at their numbers modulo length, a power of two
 	first    uint64    // number of the oldest
@@ -44,7 +43,7 @@ func (q *retransmitQueue) at(i int) *message { return q.message(q.first + uint64
 // which the peer would never get: see maySendNew.
 func (q *retransmitQueue) add() *message {
 	if q.again > 0 {
-		panic(fmt.Sprintf("link: a message before %d that are to be sent again", q.again))
+		panic(fmt.Sprintf("machine: a message before %d that are to be sent again", q.again))
 	}
 	if q.len() == len(q.messages) {
 		old := *q
@@ -59,13 +58,14 @@ func (q *retransmitQueue) add() *message {
 }
 
 // retain keeps a work request with bytes of a chunk, if it has any, or of the caller's,
-// inline, unless the link would not send it again anyway. Called with mu held.
+// inline, unless the link would not send it again anyway.
 func (l *Link) retain(wr *fabric.WorkRequest, of *chunk) {
-	if !l.path.resumes() {
+	if !l.path.resumes {
 		return
 	}
 	m := l.unacked.add()
 	*m = message{
+		id:      wr.ID,
 		records: wr.Op == fabric.Send,
 		data:    wr.Data,
 		memory:  wr.Memory,
@@ -73,7 +73,6 @@ func (l *Link) retain(wr *fabric.WorkRequest, of *chunk) {
 		imm:     wr.Imm,
 		addr:    wr.RemoteAddr,
 		rkey:    wr.RKey,
-		after:   wr.ID + 1,
 	}
 	if wr.Memory == nil {
 		m.kept = append(m.kept[:0], wr.Data...)
@@ -83,10 +82,7 @@ func (l *Link) retain(wr *fabric.WorkRequest, of *chunk) {
 		m.data = m.kept
 	}
 	if of != nil {
-		m.from = of.from
-		if of.buffer != nil {
-			m.back = of.buffer.back
-		}
+		m.from, m.loan = of.from, of.loan
 	}
 }
 
@@ -95,51 +91,22 @@ func (m *message) lost(s *staging) bool {
 	switch {
 	case m.memory == nil, m.records, len(m.data) == 0:
 		return false
-	case m.back == nil:
-		return m.from < s.ring.Tail()
+	case m.loan != nil:
+		return m.loan.over()
 	}
-	select {
-	case <-m.back:
-		return true
-	default:
-		return false
-	}
+	return m.from < s.ring.Tail()
 }
 
-// trimAcknowledged takes out of the retransmit queue what the peer has acknowledged. Called
-// with mu held.
+// trimAcknowledged takes out of the retransmit queue what the peer has acknowledged.
 func (l *Link) trimAcknowledged() {
-	if l.path.resumes() {
+	if l.path.resumes {
 		l.unacked.first = l.unacked.next - uint64(l.ledger.Unacknowledged())
-	}
-}
-
-// pushAgain adds what is to be sent again, as far as there is room for it. Called with mu
-// held.
-func (l *Link) pushAgain() {
-	q := &l.send
-	for l.unacked.again > 0 && len(q.batch) < maxBatch {
-		m := l.unacked.at(l.unacked.len() - l.unacked.again)
-		if !m.records && !q.slots.MaySend() || m.records && !l.repost() {
-			return
-		}
-		l.unacked.again--
-		wr := l.push(true)
-		wr.Op, wr.Imm = fabric.WriteImm, m.imm
-		wr.Data, wr.Memory = m.data, m.memory
-		wr.RemoteAddr, wr.RKey = m.addr, m.rkey
-		q.batchBytes += len(m.data)
-		if m.records {
-			acked := l.ledger.Acknowledge()
-			wire.Header{Data: acked.Data, Records: acked.Records}.Put(m.data)
-			wr.Op = fabric.Send
-		}
 	}
 }
 
 // lostBytes reports whether bytes that would have to be sent again have been freed: the peer's
 // device had acknowledged them, so this side reused their memory, and then the device died
-// before its host had them. Called with mu held.
+// before its host had them.
 func (l *Link) lostBytes() bool {
 	for i := range l.unacked.len() {
 		if l.unacked.at(i).lost(&l.send.staging) {
@@ -150,47 +117,28 @@ func (l *Link) lostBytes() bool {
 }
 
 // sendAgain has each message in the retransmit queue sent again on a new queue pair, in order
-// and before any other. What waited for the completion of a message waits for that of its
-// repetition. Called with mu held.
-func (l *Link) sendAgain(x *keyExchange) {
+// and before any other. Each has the number that it had: what waits for its completion waits for that of
+// its repetition. The numbers of what is not sent again count as completed.
+func (l *Link) sendAgain(x *Exchange) {
 	r, q := &l.unacked, &l.send
 	r.again = r.len()
-	q.slots.Restart(x.sent, x.completed)
-	base := q.slots.Next()
-	again := func(after uint64) uint64 {
-		n := uint64(0)
-		for n < uint64(r.again) && r.at(int(n)).after <= after {
-			n++
-		}
-		return base + n
+	next := q.slots.Next()
+	if r.again > 0 {
+		next = r.at(0).id
 	}
-	for n := q.staging.first; n != q.staging.next; n++ {
-		if c := q.staging.chunk(n); c.after > 0 {
-			c.after = again(c.after)
-		}
+	q.slots.Restart(next, x.UnderWay)
+	q.control.credits.forget()
+	q.control.probes.forget()
+	for _, s := range l.Streams() {
+		s.peer.RKey, s.next.RKey = x.Peer.Key(s.peer), x.Peer.Key(s.next)
 	}
-	for _, c := range []*controlSends{&q.control.records, &q.control.credits} { // a probe is not sent again
-		for i, after := range c.after {
-			c.after[i] = again(after)
-		}
-	}
-	if l.leaving.goAway == goAwaySaid {
-		l.leaving.after = again(l.leaving.after)
-	}
-	for s := range l.everyStream() {
-		if s.end > 0 {
-			s.end = again(s.end)
-		}
-		s.peer.RKey, s.next.RKey = x.peer.Key(s.peer), x.peer.Key(s.next)
-	}
-	q.control.target.RKey = x.peer.Key(q.control.target)
+	q.control.target.RKey = x.Peer.Key(q.control.target)
 	for i := range r.again {
 		m := r.at(i)
-		m.after = base + uint64(i) + 1
-		m.rkey = x.peer.Key(wire.RingPlace{Addr: m.addr, RKey: m.rkey})
+		m.rkey = x.Peer.Key(wire.RingPlace{Addr: m.addr, RKey: m.rkey})
 		if m.records {
 			for r := m.data[wire.HeaderSize:]; len(r) > 0; r = r[wire.RecordSize:] {
-				x.own.Rekey(r)
+				x.Own.Rekey(r)
 			}
 		}
 	}
@@ -198,17 +146,41 @@ func (l *Link) sendAgain(x *keyExchange) {
 	q.window.restart()
 }
 
-// everyStream is the streams in the table, and those that are not any more but wait for
-// the completion of their end. Called with mu held.
-func (l *Link) everyStream() map[*Stream]struct{} {
-	all := make(map[*Stream]struct{})
+// pushAgain adds what is to be sent again, as far as there is room for it.
+func (l *Link) pushAgain() {
+	q := &l.send
+	for l.mayPost() && l.unacked.again > 0 && len(q.batch) < MaxBatch {
+		m := l.unacked.at(l.unacked.len() - l.unacked.again)
+		if !q.slots.PostAgain(m.id, m.records) {
+			return
+		}
+		l.unacked.again--
+		wr := l.push(m.id, true)
+		wr.Op, wr.Imm = fabric.WriteImm, m.imm
+		wr.Data, wr.Memory = m.data, m.memory
+		wr.RemoteAddr, wr.RKey = m.addr, m.rkey
+		q.batchBytes += len(m.data)
+		if m.records {
+			l.repost()
+			acked := l.ledger.Acknowledge()
+			wire.Header{Data: acked.Data, Records: acked.Records}.Put(m.data)
+			wr.Op = fabric.Send
+		}
+	}
+}
+
+// Streams is the streams in the table, and those that are not any more but wait for
+// the completion of their end.
+func (l *Link) Streams() (all []*Stream) {
 	for _, s := range l.streams.byNumber {
 		if s != nil {
-			all[s] = struct{}{}
+			all = append(all, s)
 		}
 	}
 	for _, s := range l.send.awaitingEnds {
-		all[s] = struct{}{}
+		if l.streams.byNumber[s.number] != s {
+			all = append(all, s)
+		}
 	}
 	return all
 }
