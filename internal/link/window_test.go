@@ -134,10 +134,6 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
-		l.lock()
-		*at[int](l.m, "send.window.limit") = minWindow
-		l.unlock()
-
 		require.NoError(t, writeAll(s, []byte("answer")))
 		time.Sleep(time.Millisecond / 2)
 		for _, other := range clients[1:] {

@@ -31,9 +31,22 @@ var small = map[string]struct {
 		losses: 0,
 		first:  [2][]op{{{write, 3}, {read, 0}, {closeLinger, 0}}, {{read, 0}, {write, 2}, {closeLinger, 0}}},
 	},
-	"three messages": {
+	"three messages, of which one fills the ring": {
+		losses: 0,
+		first:  [2][]op{{{write, 1}, {write, worldRing}, {write, 1}}, {{read, 0}, {read, 0}}},
+	},
+	"two queue pairs are lost": {
 		losses: 0,
 		first:  [2][]op{{{write, 3}, {write, 100}}, {{write, 1}, {read, 0}}},
+	},
+	"another stream, whose end is a reset": {
+		losses:  0,
+		first:   [2][]op{{{write, 1}}, {{read, 0}}},
+		another: [2][]op{{{write, 2}, {closeNow, 0}}, {{read, 0}, {closeLinger, 0}}},
+	},
+	"both end their directions": {
+		losses: 0,
+		first:  [2][]op{{{write, 1}, {closeWrite, 0}, {read, 0}}, {{write, 1}, {closeWrite, 0}, {read, 0}}},
 	},
 }
 

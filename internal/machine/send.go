@@ -69,7 +69,7 @@ func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
 		loans:   make(map[*Loan]struct{}),
 		batch:   make([]fabric.WorkRequest, 0, MaxBatch),
 		control: newControl(b[size : size+ControlMemory]),
-		window:  sendWindow{limit: size, most: size},
+		window:  sendWindow{most: size},
 	}
 }
 
@@ -273,7 +273,7 @@ func (l *Link) pushStreams() {
 		n, newRing := s.ledger.Next()
 		n = min(n, s.messageLen())
 		if s.isBulk(n) {
-			n = min(n, q.window.limit/4)
+			n = min(n, q.window.limit()/4)
 		}
 		switch {
 		case n == 0 && !newRing:
@@ -323,8 +323,10 @@ func (l *Link) pushData(s *Stream, p payload) {
 	if s.isBulk(p.n) {
 		q.window.posted += uint64(p.n)
 	}
-	timed := s.conversing() && p.n < Worthwhile && q.window.toTime()
-	signaled := timed || l.mustSignal(s)
+	if s.conversing() && p.n < Worthwhile {
+		q.window.conversed()
+	}
+	signaled := l.mustSignal(s)
 	s.sentSinceReceive++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
@@ -340,7 +342,7 @@ func (l *Link) pushData(s *Stream, p payload) {
 		l.retain(wr, nil)
 	}
 	if signaled {
-		l.windowSignaled(sent(wr.ID+1), timed)
+		q.window.signaled(sent(wr.ID + 1))
 	}
 	q.batchBytes += p.n
 	if newRing {
@@ -358,6 +360,6 @@ func (l *Link) mustSignal(s *Stream) bool {
 	q := &l.send
 	waits := s.ledger.Pending() > 0 || s.ledger.Closing() || q.staging.lent > 0 || q.stagingLine.Len() > 0
 	quarterOfSlots := q.slots.Unsignaled()+1 >= q.slots.Depth()/4
-	quarterOfBytes := q.unsignaledBytes >= min(q.staging.ring.Size(), q.window.limit)/4
+	quarterOfBytes := q.unsignaledBytes >= q.window.limit()/4
 	return waits || quarterOfSlots || quarterOfBytes
 }
