@@ -132,11 +132,11 @@ test-quick:
 	for module in cmd/ringnet metrics grpcnet; do (cd $$module && $(GO) vet ./... && $(TEST) -short ./...) || exit 1; done
 
 # The race detector leaves no memory for the explorations of package credit, and no time for those of
-# package link. Half of the time the tests of a package wait: four packages go at once, and first the
+# packages machine and link. Half of the time the tests of a package wait: four packages go at once, and first the
 # one that takes longest.
 unit:
 	$(TEST) -race -shuffle=on -p 4 ./internal/link ./...
-	$(TEST) ./credit ./internal/link
+	$(TEST) ./credit ./internal/machine ./internal/link
 
 # Builds without cgo and for systems without RDMA have stubs that say so. The
 # shim of rdma-core is compiled for the other processor that RDMA devices are found
@@ -313,6 +313,8 @@ STEPS ?= 10000000
 explore:
 	RINGNET_EXPLORE=$(STEPS) RINGNET_EXPLORE_SEED=$(SEED) GODEBUG=asyncpreemptoff=1 \
 		$(GO) test -count=1 -timeout 0 -run '^TestExplore$$' -v ./internal/link
+	RINGNET_EXPLORE_LOSSES=1 RINGNET_EXPLORE_SEED=$(SEED) RINGNET_EXPLORE_WORLDS=$$(($(STEPS) / 200 + 1)) \
+		$(GO) test -count=1 -timeout 0 -run '^TestExplore' -v ./internal/machine
 
 # Edits of ringnet that each leave out a step, and whether a test fails then.
 mutants:

@@ -54,12 +54,12 @@ func lieToLink(t *testing.T, receives, window uint8, acts []byte, data, records 
 			continue
 		case 1:
 			if l.MaySendRecords() {
-				require.Equal(t, l.reposted, l.SendRecords())
+				require.Equal(t, l.received, l.SendRecords())
 			}
 			continue
 		case 2, 10:
 			if l.CreditDue() {
-				require.Equal(t, l.reposted, l.SendCredit())
+				require.Equal(t, l.received, l.SendCredit())
 				require.False(t, l.CreditDue())
 			}
 			continue
@@ -83,8 +83,8 @@ func lieToLink(t *testing.T, receives, window uint8, acts []byte, data, records 
 		}
 		require.True(t, l.acked.Data >= before.acked.Data && l.acked.Data <= l.sent.Data)
 		require.True(t, l.acked.Records >= before.acked.Records && l.acked.Records <= l.sent.Records)
-		require.LessOrEqual(t, l.reposted.Data-l.told.Data, l.receives)
-		require.LessOrEqual(t, l.reposted.Records-l.told.Records, l.recordWindow)
+		require.LessOrEqual(t, l.received.Data-l.told.Data, l.receives)
+		require.LessOrEqual(t, l.received.Records-l.told.Records, l.recordWindow)
 	}
 }
 

@@ -46,7 +46,7 @@ type Link struct {
 
 	sent     Totals // by this side
 	acked    Totals // of those, acknowledged by the peer
-	reposted Totals // sent by the peer and polled; their receives are posted again by the time that they are acknowledged
+	received Totals // sent by the peer and polled; their receives are posted again by the time that they are acknowledged
 	told     Totals // of those, acknowledged by this side
 }
 
@@ -79,7 +79,7 @@ func (l *Link) Acknowledged() Totals { return l.acked }
 // CreditDue reports whether this side has to send a link credit, or a record SEND, which
 // acknowledges as much.
 func (l *Link) CreditDue() bool {
-	return l.reposted.Data-l.told.Data >= l.receives/CreditsPerWindow || l.reposted.Records-l.told.Records >= l.recordCredit
+	return l.received.Data-l.told.Data >= l.receives/CreditsPerWindow || l.received.Records-l.told.Records >= l.recordCredit
 }
 
 // SendData records that a data message is being sent.
@@ -111,7 +111,7 @@ func (l *Link) SendCredit() Totals {
 
 // Received returns how many messages of the peer this side has polled. It tells the peer these
 // numbers when the link goes on over another queue pair.
-func (l *Link) Received() Totals { return l.reposted }
+func (l *Link) Received() Totals { return l.received }
 
 // Unacknowledged returns how many data messages and record SENDs this side has sent and the peer
 // has not acknowledged.
@@ -123,7 +123,7 @@ func (l *Link) Unacknowledged() int {
 // example by a record SEND that is sent again, and returns how many they are. The caller has posted
 // their receives again.
 func (l *Link) Acknowledge() Totals {
-	l.told = l.reposted
+	l.told = l.received
 	return l.told
 }
 
@@ -136,30 +136,30 @@ func (l *Link) Resume(received Totals) error {
 		return err
 	}
 	l.acked = received
-	l.told = l.reposted
+	l.told = l.received
 	return nil
 }
 
 // ReceiveData records a data message that has been polled. The error means that the peer broke the
 // protocol.
 func (l *Link) ReceiveData() error {
-	if l.reposted.Data-l.told.Data == l.receives {
-		return fmt.Errorf("data message %d when %d were granted", l.reposted.Data+1, l.told.Data+l.receives)
+	if l.received.Data-l.told.Data == l.receives {
+		return fmt.Errorf("data message %d when %d were granted", l.received.Data+1, l.told.Data+l.receives)
 	}
-	l.reposted.Data++
+	l.received.Data++
 	return nil
 }
 
 // ReceiveRecords records a record SEND that has been polled, and what it acknowledges. The error
 // means that the peer broke the protocol.
 func (l *Link) ReceiveRecords(acked Totals) error {
-	if l.reposted.Records-l.told.Records == l.recordWindow {
-		return fmt.Errorf("record SEND %d when %d were granted", l.reposted.Records+1, l.told.Records+l.recordWindow)
+	if l.received.Records-l.told.Records == l.recordWindow {
+		return fmt.Errorf("record SEND %d when %d were granted", l.received.Records+1, l.told.Records+l.recordWindow)
 	}
 	if err := l.check(acked); err != nil {
 		return err
 	}
-	l.reposted.Records++
+	l.received.Records++
 	l.acked = acked
 	return nil
 }

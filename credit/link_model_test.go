@@ -60,7 +60,7 @@ func (s *linkState) normalize() {
 // ends, what l knows to be acknowledged, and returns how much that is.
 func (l *Link) rebase(peer *Link) Totals {
 	by := l.acked
-	for _, t := range []*Totals{&l.sent, &l.acked, &peer.reposted, &peer.told} {
+	for _, t := range []*Totals{&l.sent, &l.acked, &peer.received, &peer.told} {
 		t.subtract(by)
 	}
 	return by
@@ -79,7 +79,7 @@ func (t *Totals) code(c *codec) {
 // code is for a ledger that has been rebased.
 func (l *Link) code(c *codec) {
 	l.sent.code(c)
-	l.reposted.code(c)
+	l.received.code(c)
 	l.told.code(c)
 }
 
@@ -229,7 +229,7 @@ func (w *linkRules) mayCredit(a *linkSide) bool {
 	if a.outstanding[linkCredit] > 0 || w.creditNever {
 		return false
 	}
-	return a.ledger.CreditDue() || w.creditEarly && a.ledger.reposted != a.ledger.told
+	return a.ledger.CreditDue() || w.creditEarly && a.ledger.received != a.ledger.told
 }
 
 func (w *linkRules) do(s *linkState, act linkAction) error {
@@ -365,7 +365,7 @@ func (w *linkRules) inOrder(s *linkState, to int) error {
 	if !w.breaks || m.kind == linkCredit {
 		return nil
 	}
-	next := int(a.ledger.reposted.minus(peer.ledger.acked).sum())
+	next := int(a.ledger.received.minus(peer.ledger.acked).sum())
 	if next >= peer.log.n || peer.log.at[next] != m.kind {
 		return fmt.Errorf("%v comes as message %d of %v", m.kind, next, peer.log.all())
 	}
@@ -409,8 +409,8 @@ func (l *Link) atRest(peer *Link) error {
 		return fmt.Errorf("may never send data again")
 	case !l.MaySendRecords():
 		return fmt.Errorf("may never send records again")
-	case l.sent != peer.reposted:
-		return fmt.Errorf("has sent %+v, and %+v came", l.sent, peer.reposted)
+	case l.sent != peer.received:
+		return fmt.Errorf("has sent %+v, and %+v came", l.sent, peer.received)
 	case l.acked != peer.told:
 		return fmt.Errorf("knows of %+v when its peer has told of %+v", l.acked, peer.told)
 	case l.CreditDue():

@@ -258,6 +258,9 @@ type Limits struct {
 	// without registered memory.
 	Inline int
 
+	// SharesMemory says that a post itself puts the bytes where the peer reads them.
+	SharesMemory bool
+
 	// Transport is InfiniBand or RoCE; "" where there is no device.
 	Transport string
 

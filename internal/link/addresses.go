@@ -19,11 +19,8 @@ type Addresses struct {
 // claim is the addresses of a connection, in a network namespace.
 type claim struct {
 	namespace netns.Namespace
-	pair
+	Path
 }
-
-// pair is the addresses of a connection or of a queue pair.
-type pair struct{ local, remote netip.AddrPort }
 
 // take takes a pair, unless another connection has it.
 func (a *Addresses) take(in netns.Namespace, local, remote netip.AddrPort) bool {
@@ -35,7 +32,7 @@ func (a *Addresses) take(in netns.Namespace, local, remote netip.AddrPort) bool 
 	if a.taken == nil {
 		a.taken = make(map[claim]struct{})
 	}
-	c := claim{in, pair{local, remote}}
+	c := claim{in, Path{local, remote}}
 	if _, taken := a.taken[c]; taken {
 		return false
 	}
@@ -49,7 +46,7 @@ func (a *Addresses) release(in netns.Namespace, local, remote netip.AddrPort) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.taken, claim{in, pair{local, remote}})
+	delete(a.taken, claim{in, Path{local, remote}})
 }
 
 // firstEphemeral begins the ports that connections are dialed from: those of TCP on Linux

@@ -31,7 +31,7 @@ func TestCardsAreListedForAllWhoWait(t *testing.T) {
 	first := make(chan []netip.Addr)
 	go func() { first <- r.others(ctx, own) }()
 	<-h.begun
-	require.Nil(t, r.find(linkKey{}))
+	require.Nil(t, r.find(linkID{}))
 	second := make(chan []netip.Addr)
 	go func() { second <- r.others(t.Context(), own) }()
 	cancel()

@@ -67,7 +67,7 @@ func (s *Stream) Close(linger time.Duration) error {
 	l.lock()
 	defer l.unlock()
 	s.waitsAgain()
-	return closing.Leave(timedOut)
+	return closing.Done(timedOut)
 }
 
 // Abort ends the stream for an operator: its owner's calls return ECONNABORTED from now on, and the

@@ -178,7 +178,7 @@ func TestALinkThatIsToldToLeaveTakesNoStreamFromThenOn(t *testing.T) {
 				time.Sleep(time.Second)
 				tell(c.Link())
 				_, err := c.Link().Open(context.Background())
-				require.ErrorIs(t, err, machine.ErrLeaving)
+				require.ErrorIs(t, err, machine.ErrGoingAway)
 				time.Sleep(time.Second)
 				require.Zero(t, n.Open())
 			})

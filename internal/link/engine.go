@@ -15,7 +15,7 @@ func (l *Link) run() {
 // turn waits until the engine has the watch, and then for one event of the endpoint. It releases mu meanwhile.
 func (l *Link) turn() {
 	w := &l.watch
-	for w.holder != &w.engine {
+	for w.holder != &engine {
 		l.unlock()
 		<-w.given
 		l.lock()
@@ -25,7 +25,7 @@ func (l *Link) turn() {
 	l.sleep(nil, engineCall, nil)
 	l.carryOut()
 	if w.served && l.limits.Spin > 0 && !l.mustWatch() {
-		l.leave() // the calls that have been woken take the watch
+		l.giveUpWatch() // the calls that have been woken take the watch
 	}
 }
 
@@ -47,7 +47,7 @@ func (l *Link) tearDown() {
 	l.watch.timer.Stop()
 	l.timer.Stop()
 	l.unlock()
-	l.leavePath()
+	l.endSearch()
 	l.lock()
 	l.closeLost()
 	l.unlock()

@@ -89,17 +89,17 @@ func (e *end) other() *end {
 // may have its addresses.
 type meeting struct {
 	link uint64
-	pair
+	Path
 }
 
 // opened and arrived take note of an end of a stream, at the side that dialed it and
 // at the other.
 func (w *world) opened(p *process, s *Stream) {
-	w.enter(p, s, meeting{s.link.path.own.Link, pair{s.local, s.remote}}, 0)
+	w.enter(p, s, meeting{s.link.path.own.Link, Path{s.local, s.remote}}, 0)
 }
 
 func (w *world) arrived(p *process, s *Stream) {
-	w.enter(p, s, meeting{s.link.path.own.Link, pair{s.remote, s.local}}, 1)
+	w.enter(p, s, meeting{s.link.path.own.Link, Path{s.remote, s.local}}, 1)
 }
 
 func (w *world) enter(p *process, s *Stream, key meeting, side int) {

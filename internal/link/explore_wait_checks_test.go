@@ -91,7 +91,7 @@ func (w *waitWorld) broken(side int, rest bool) string {
 		return "nobody has the watch, and no timer is pending"
 	case watch.holder == nil && !l.m.Posting() && l.m.Stage() == machine.Up && l.m.Waits():
 		return "something waits to be sent, and nobody has the watch"
-	case watch.holder != &watch.engine && l.m.Stage() != machine.Up:
+	case watch.holder != &engine && l.m.Stage() != machine.Up:
 		return "the engine has not got the watch of a link that lost its queue pair"
 	case watch.holder != nil && (watch.in == nil || watch.in.(*unkindEndpoint).waits.Load() != 1):
 		return "somebody has the watch, and does not wait"

@@ -25,7 +25,7 @@ func TestGoAwayIsSaidWhileStreamsLiveOn(t *testing.T) {
 		peer.HoldReceives(true)
 		began := time.Now()
 		_, err := clients[0].link.Open(t.Context())
-		require.ErrorIs(t, err, machine.ErrLeaving)
+		require.ErrorIs(t, err, machine.ErrGoingAway)
 		require.Zero(t, time.Since(began), "the dial has waited for the peer")
 
 		peer.HoldReceives(false)
@@ -110,7 +110,7 @@ func TestADialThatCrossesWithGoAwayDoesNotWaitForTheAnswer(t *testing.T) {
 		p.control(goodbye)
 		synctest.Wait()
 		require.Len(t, dialed, 1, "the dial waits for an answer")
-		require.ErrorIs(t, (<-dialed).err, machine.ErrLeaving)
+		require.ErrorIs(t, (<-dialed).err, machine.ErrGoingAway)
 		p.control(p.refuse(1))
 		require.NoError(t, writeAll(p.s, []byte("x")), "the other stream goes on")
 	})

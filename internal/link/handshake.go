@@ -275,7 +275,7 @@ func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account) (*Link, err
 	if err != nil {
 		return nil, err
 	}
-	decides := cfg.machine(limits.Inline)
+	decides := cfg.machine(limits)
 	decides.Reaches = func(p wire.RingPlace) bool { return l.ep.Reaches(p.Addr, p.RKey, p.Size) }
 	l.m = machine.New(decides, staging, time.Now)
 	l.m.Rings().Add(first, cfg.firstRing(), true) // the peer's probes name a place in it
@@ -350,5 +350,5 @@ func (l *Link) start(lost error) {
 	} else {
 		l.path.unconfirmed = lost != nil && !errors.Is(lost, fabric.ErrDisconnected)
 	}
-	l.m.Changed(lost)
+	l.m.ConnectionChanged(lost)
 }

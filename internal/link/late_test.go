@@ -96,7 +96,7 @@ func TestTheEngineClosesWhatIsLostBeforeItSleeps(t *testing.T) {
 		l.unlock()
 		synctest.Wait() // until the engine waits for the watch
 		l.lock()
-		l.watch.holder = &l.watch.engine
+		l.watch.holder = &engine
 		l.path.lost = append(l.path.lost, &sim.Endpoint{})
 		ep := l.ep
 		l.ep = &late{Endpoint: ep} // whose Wait never returns

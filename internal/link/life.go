@@ -61,7 +61,7 @@ func (l *Link) Abort() {
 func (l *Link) Leave() {
 	l.lock()
 	defer l.unlock()
-	l.m.Leave()
+	l.m.GoAway()
 }
 
 // retire has no more stream begin on a link that this side accepted, tells the peer so, and ends the

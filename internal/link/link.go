@@ -51,14 +51,15 @@ func NewSetup(c *Config) (Setup, error) {
 // no room, and no timer is set for the next.
 const probeTimeout = 4 * AckTimeout * (Retries + 1)
 
-// machine is what the machine of a link decides by, whose device carries so many bytes inline.
-func (c *Setup) machine(inline int) machine.Config {
+// machine is what the machine of a link decides by, whose device grants so much.
+func (c *Setup) machine(granted fabric.Limits) machine.Config {
 	return machine.Config{
 		RecvBuffer:    c.RecvBuffer,
 		SendBuffer:    c.SendBuffer,
 		SendQueue:     c.SendQueue,
 		RecvQueue:     c.RecvQueue,
-		Inline:        inline,
+		Inline:        granted.Inline,
+		SharesMemory:  granted.SharesMemory,
 		Dedicated:     c.Dedicated,
 		KeepAlive:     c.KeepAlive,
 		LinkIdle:      c.LinkIdle,
@@ -69,7 +70,7 @@ func (c *Setup) machine(inline int) machine.Config {
 
 // firstRing is the size of the ring that a stream of this side's begins with.
 func (c *Setup) firstRing() int {
-	m := c.machine(0)
+	m := c.machine(fabric.Limits{})
 	return m.FirstRing()
 }
 

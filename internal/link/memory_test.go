@@ -216,7 +216,7 @@ func TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes(t *testing.T) {
 // of the link, in whose place a pool would take another.
 func releasing(err error) bool {
 	var refused *fabric.RefusedError
-	return errors.Is(err, machine.ErrLeaving) || errors.As(err, &refused) && refused.Busy
+	return errors.Is(err, machine.ErrGoingAway) || errors.As(err, &refused) && refused.Busy
 }
 
 // The peer has gone on to another ring: what is in the one before is all that will be

@@ -34,7 +34,7 @@ func (l *Link) move(ctx context.Context, ep fabric.Endpoint, keys time.Duration)
 	}
 	if err != nil {
 		_ = ep.Disconnect()
-		leave(ep, all)
+		withdraw(ep, all)
 		l.endMove()
 	}
 	return err
@@ -65,7 +65,7 @@ func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 	if lostAgain != nil {
 		l.m.Fail(machine.Lost(lostAgain))
 	}
-	l.m.Changed(x.portDown)
+	l.m.ConnectionChanged(x.portDown)
 	l.pollCompletions()
 	return nil
 }
@@ -124,20 +124,20 @@ func (l *Link) registered() (all []fabric.Memory, rings int) {
 	return append(all, staging), rings
 }
 
-// leave takes a link's memory from an endpoint.
-func leave(ep fabric.Endpoint, all []fabric.Memory) {
+// withdraw takes a link's memory from an endpoint.
+func withdraw(ep fabric.Endpoint, all []fabric.Memory) {
 	for _, m := range all {
 		_ = ep.(fabric.Mover).Leave(m) // a device that is gone has it no more
 	}
 }
 
-// leaveLost takes its memory from the endpoint that the link has lost.
-func (l *Link) leaveLost() {
+// withdrawFromLost takes its memory from the endpoint that the link has lost.
+func (l *Link) withdrawFromLost() {
 	all, _, err := l.beginMove()
 	if err != nil {
 		return
 	}
-	leave(l.ep, all) // which stays what it is while the link seeks
+	withdraw(l.ep, all) // which stays what it is while the link seeks
 	l.path.owner.none = true
 	l.endMove()
 }

@@ -40,7 +40,7 @@ var mutants = []struct{ name, file, old, new, tests string }{
 	{"the timer takes old polls for new ones", "wait.go", "	w.seen = w.polls\n", "", ""},
 	{"the timer gives the watch to nobody", "wait.go", "			w.engineFirst = engineFirstFor\n		}\n		w.wanted = true", "			w.engineFirst = engineFirstFor\n		}", ""},
 	{"the engine is not told that it has the watch", "wait.go", "	case w.given <- struct{}{}:\n", "", ""},
-	{"the engine waits though another has the watch", "engine.go", "	for w.holder != &w.engine {\n		l.unlock()\n		<-w.given\n", "	for w.holder == nil {\n		l.unlock()\n		<-w.given\n		l.lock()\n		l.letOthersRun()\n		l.unlock()\n", ""},
+	{"the engine waits though another has the watch", "engine.go", "	for w.holder != &engine {\n		l.unlock()\n		<-w.given\n", "	for w.holder == nil {\n		l.unlock()\n		<-w.given\n		l.lock()\n		l.letOthersRun()\n		l.unlock()\n", ""},
 	{"who has not got the watch closes what is lost", "move.go", "	l.path.owner.none = false\n", "	l.path.owner.none = false\n	l.closeLost()\n", ""},
 	{"the holder is not woken when it is called", "unlock.go", "(w.called || l.relieved())", "l.relieved()", ""},
 	{"the holder is not woken when it is relieved", "unlock.go", "(w.called || l.relieved())", "w.called", ""},

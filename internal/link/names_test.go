@@ -15,7 +15,7 @@ const (
 	slabSize        = machine.SlabSize
 	eagerRing       = machine.EagerRing
 	sharedRing      = machine.SharedRing
-	creditsToGrow   = machine.CreditsToGrow
+	creditsToGrow   = machine.QuartersToGrow
 	closeTimeout    = machine.CloseTimeout
 	drainTime       = machine.DrainTime
 	portDownTimeout = machine.PortDownTimeout

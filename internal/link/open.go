@@ -46,7 +46,7 @@ func (l *Link) takePlace(ctx context.Context) error {
 	case l.opens <- struct{}{}:
 		return nil
 	case <-l.gone:
-		return machine.ErrLeaving
+		return machine.ErrGoingAway
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -132,13 +132,13 @@ type Acceptor interface {
 func (l *Link) offered(m *machine.Stream) {
 	local, remote := l.local, netip.AddrPortFrom(l.remote.Addr(), m.Port())
 	switch {
-	case l.m.Leaves() || l.cfg.Acceptor == nil:
+	case l.m.GoesAway() || l.cfg.Acceptor == nil:
 		m.Refuse(wire.RefusedClosed)
 	case !l.cfg.Addresses.take(l.cfg.Namespace, local, remote):
 		m.Refuse(wire.RefusedTaken)
 	default:
 		s := l.newStream(m, local, remote)
-		l.getInLine(&l.memory.line.beginning, attempt{try: s.tryToAccept})
+		l.getInLine(&l.memory.line.beginning, want{try: s.tryToAccept})
 	}
 }
 
@@ -152,7 +152,7 @@ func (s *Stream) tryToAccept(err error) *lack {
 		}
 	}
 	switch {
-	case err == machine.ErrLeaving || l.m.Leaves(): // meanwhile
+	case err == machine.ErrGoingAway || l.m.GoesAway(): // meanwhile
 		s.m.Refuse(wire.RefusedClosed)
 		return nil
 	case isFull(err): // the dialer's next link has memory of its own

@@ -46,9 +46,9 @@ type reconnection struct {
 // resumes reports whether both sides would take the link up again.
 func (p *path) resumes() bool { return len(p.peers) > 0 }
 
-// leavePath ends the search of a link that is closed, and frees its memory if no endpoint has
+// endSearch ends the search of a link that is closed, and frees its memory if no endpoint has
 // it.
-func (l *Link) leavePath() {
+func (l *Link) endSearch() {
 	l.lock()
 	l.path.end()
 	l.unlock()
@@ -76,7 +76,7 @@ func (p *path) listen(ctx context.Context, r *ReconnectListener, local netip.Add
 // notePeer notes where the peer takes the link up again, which its hello tells. A link whose
 // number another has does not outlive its queue pair.
 func (p *path) notePeer(peer wire.Reconnect, l *Link) {
-	if !p.listener.enter(linkKey{p.own.Link, l.active}, l) {
+	if !p.listener.enter(linkID{p.own.Link, l.active}, l) {
 		return
 	}
 	p.peers = []netip.AddrPort{netip.AddrPortFrom(l.remote.Addr(), peer.Port)}
@@ -103,7 +103,7 @@ func (p *path) end() {
 func (p *path) close(active bool) {
 	if p.listener != nil {
 		if p.resumes() {
-			p.listener.leave(linkKey{p.own.Link, active})
+			p.listener.remove(linkID{p.own.Link, active})
 		}
 		p.listener.close()
 	}

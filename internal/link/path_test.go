@@ -171,7 +171,7 @@ func TestADialThatIsUnderWayWaitsForTheLinksPath(t *testing.T) {
 		time.Sleep(cfg.HandshakeTimeout - 3*time.Second)
 		require.True(t, c.link.Info().Seeking)
 		_, err := c.link.Open(context.Background())
-		require.ErrorIs(t, err, machine.ErrLeaving, "so it is dialed over another link")
+		require.ErrorIs(t, err, machine.ErrGoingAway, "so it is dialed over another link")
 		n.Cut(false)
 		server := b.accept()
 		client := <-opened

@@ -88,7 +88,7 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect Connect, more More) (
 			full = append(full, entry)
 			continue
 		}
-		if err == nil || !errors.Is(err, machine.ErrLeaving) && entry.link.usable() {
+		if err == nil || !errors.Is(err, machine.ErrGoingAway) && entry.link.usable() {
 			return s, err
 		}
 		if !entry.link.lacksPath.Load() {

@@ -30,9 +30,9 @@ func (l *Link) lacksReach(p wire.RingPlace) *lack {
 	return &lack{ring: p}
 }
 
-// reaching is the attempt of a stream to write to what the peer has named.
-func (l *Link) reaching(s *machine.Stream) attempt {
-	return attempt{try: func(err error) *lack {
+// reaching is the want of a stream to write to what the peer has named.
+func (l *Link) reaching(s *machine.Stream) want {
+	return want{try: func(err error) *lack {
 		if err != nil {
 			return nil
 		}
@@ -61,7 +61,7 @@ func (l *Link) look(p wire.RingPlace) error {
 	default:
 		l.m.Refuse(err)
 	}
-	return machine.ErrLeaving
+	return machine.ErrGoingAway
 }
 
 var errLateRing = errors.New("the kernel has not told whether the peer's memory exists: the peer holds it up")

@@ -26,15 +26,15 @@ type ReconnectListener struct {
 	attempts *limiter.Limiter[netip.AddrPort] // of the links, at another queue pair; set before there is one
 
 	mu       sync.Mutex // guards what follows
-	links    map[linkKey]*Link
+	links    map[linkID]*Link
 	searched map[netip.AddrPort]*searched
 	cards    []fabric.Card // of this host, if the fabric tells
 	listed   time.Time     // when they were
 	listing  chan struct{} // closed when they have been listed anew; nil if nobody does
 }
 
-// linkKey identifies a link in requests. Both ends of it may be in this process.
-type linkKey struct {
+// linkID identifies a link in requests. Both ends of it may be in this process.
+type linkID struct {
 	number uint64
 	active bool
 }
@@ -74,28 +74,28 @@ func (r *ReconnectListener) close() {
 
 // enter has requests brought to a link. It returns false if another link has the key, for peers
 // choose the numbers of the links that they accept.
-func (r *ReconnectListener) enter(key linkKey, l *Link) (entered bool) {
+func (r *ReconnectListener) enter(key linkID, l *Link) (entered bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.links[key] != nil {
 		return false
 	}
 	if r.links == nil {
-		r.links = make(map[linkKey]*Link)
+		r.links = make(map[linkID]*Link)
 	}
 	r.links[key] = l
 	return true
 }
 
-// leave frees the key of a link.
-func (r *ReconnectListener) leave(key linkKey) {
+// remove frees the key of a link.
+func (r *ReconnectListener) remove(key linkID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.links, key)
 }
 
 // find returns the link with a key, or nil.
-func (r *ReconnectListener) find(key linkKey) *Link {
+func (r *ReconnectListener) find(key linkID) *Link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.links[key]
@@ -172,7 +172,7 @@ var (
 func (r *ReconnectListener) take(ep fabric.Endpoint) {
 	request, err := wire.DecodeResumption(ep.Private())
 	a := &arrival{ep, request}
-	switch l := r.find(linkKey{request.Link, request.Passive}); {
+	switch l := r.find(linkID{request.Link, request.Passive}); {
 	case err != nil:
 		a.refuse(wire.Reject{Reason: err.Error()})
 	case l == nil || request.Kind != wire.ResumeRequest || !l.path.sealFrom(ep).Fits(ep.Private()):

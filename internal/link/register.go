@@ -20,15 +20,15 @@ import (
 
 // memoryLine is who waits for memory for a ring. Guarded by Link.mu.
 type memoryLine struct {
-	beginning []attempt // streams, which go first
-	growing   []attempt // rings
-	served    bool      // registerSlabs is under way
+	beginning []want // streams, which go first
+	growing   []want // rings
+	served    bool   // registerSlabs is under way
 }
 
-// attempt is one at having memory that is registered. try takes what it needs. If it lacks any it says so, and
+// want is for memory that is registered. try takes what it needs. If it lacks any it says so, and
 // is called again when there is more. Otherwise it is called with why there is no more, and
 // then lacks nothing.
-type attempt struct {
+type want struct {
 	try     func(err error) *lack
 	growsTo int // the size of the ring that is to grow; 0: it is for what begins
 }
@@ -40,9 +40,9 @@ type lack struct {
 	ring  wire.RingPlace
 }
 
-// growing is the attempt of a stream at a larger ring.
-func (l *Link) growing(s *machine.Stream) attempt {
-	return attempt{growsTo: s.GrowsTo(), try: func(err error) *lack {
+// growing is the want of a stream of a larger ring.
+func (l *Link) growing(s *machine.Stream) want {
+	return want{growsTo: s.GrowsTo(), try: func(err error) *lack {
 		if n := s.Grow(err); n > 0 {
 			return &lack{bytes: n}
 		}
@@ -50,14 +50,14 @@ func (l *Link) growing(s *machine.Stream) attempt {
 	}}
 }
 
-// make makes an attempt. What is to grow leaves memory for what has to begin.
-func (l *Link) make(a attempt) *lack {
-	if a.growsTo > 0 {
-		if err := l.mayGrow(a.growsTo); err != nil {
-			return a.try(err)
+// tryFor tries to have what is wanted. What is to grow leaves memory for what has to begin.
+func (l *Link) tryFor(w want) *lack {
+	if w.growsTo > 0 {
+		if err := l.mayGrow(w.growsTo); err != nil {
+			return w.try(err)
 		}
 	}
-	return a.try(nil)
+	return w.try(nil)
 }
 
 // mayGrow returns why a ring must not grow to a size, or nil.
@@ -80,12 +80,12 @@ func (l *Link) reserve(n int, grows bool) error {
 	return l.memory.account.Reserve(n)
 }
 
-// getInLine makes an attempt, and has it wait in line for what it lacks.
-func (l *Link) getInLine(line *[]attempt, a attempt) {
-	if l.make(a) == nil {
+// getInLine tries to have what is wanted, and has that wait in line for what it lacks.
+func (l *Link) getInLine(line *[]want, w want) {
+	if l.tryFor(w) == nil {
 		return
 	}
-	*line = append(*line, a)
+	*line = append(*line, w)
 	if !l.memory.line.served {
 		l.memory.line.served = true
 		l.path.work.Go(l.registerSlabs)
@@ -105,10 +105,10 @@ func (l *Link) registerSlabs() {
 			line.served = false
 			return
 		}
-		a := (*from)[0]
+		w := (*from)[0]
 		*from = slices.Delete(*from, 0, 1)
-		for lacks := l.make(a); lacks != nil; {
-			lacks = a.try(l.addSlab(lacks, a.growsTo > 0))
+		for lacks := l.tryFor(w); lacks != nil; {
+			lacks = w.try(l.addSlab(lacks, w.growsTo > 0))
 		}
 	}
 }
@@ -118,7 +118,7 @@ func (l *Link) registerSlabs() {
 func (l *Link) addSlab(lacks *lack, grows bool) error {
 	l.awaitPath()
 	if l.m.Stage() != machine.Up {
-		return machine.ErrLeaving
+		return machine.ErrGoingAway
 	}
 	if lacks.ring.Size > 0 {
 		return l.look(lacks.ring)
@@ -134,7 +134,7 @@ func (l *Link) addSlab(lacks *lack, grows bool) error {
 	case l.m.Stage().Pathless():
 		return nil // another device may register it
 	case l.m.Stage() != machine.Up:
-		return machine.ErrLeaving // and that may be why
+		return machine.ErrGoingAway // and that may be why
 	}
 	return err
 }
@@ -154,7 +154,7 @@ func (l *Link) register(n int, a fabric.Access) (fabric.Memory, error) {
 		l.memory.account.Release(n)
 	}
 	if errors.Is(err, fabric.ErrDeviceRemoved) {
-		l.m.Changed(err) // Wait has yet to return it
+		l.m.ConnectionChanged(err) // Wait has yet to return it
 	}
 	return memory, err
 }
@@ -183,7 +183,7 @@ func (l *Link) awaitRing(ctx context.Context) (held ring.Piece, err error) {
 		done = make(chan struct{})
 		left bool // the call waits no more
 	)
-	l.getInLine(&l.memory.line.beginning, attempt{try: func(fault error) *lack {
+	l.getInLine(&l.memory.line.beginning, want{try: func(fault error) *lack {
 		if left {
 			return nil
 		}
@@ -215,6 +215,6 @@ func (l *Link) awaitRing(ctx context.Context) (held ring.Piece, err error) {
 		return held, err
 	default:
 		left = true
-		return ring.Piece{}, cmp.Or(ctx.Err(), machine.ErrLeaving)
+		return ring.Piece{}, cmp.Or(ctx.Err(), machine.ErrGoingAway)
 	}
 }

@@ -58,7 +58,7 @@ const othersBetween = 3
 // The first is one that shares no card with that path, if there is one. Then come the known
 // ones, and again after each few of the others, which may be many: where a cable was out or a
 // host was away, the known ones are as good as before.
-func inOrder(all []route, lost pair) (order []route) {
+func inOrder(all []route, lost Path) (order []route) {
 	known := all
 	if i := slices.IndexFunc(all, func(r route) bool { return !r.known }); i >= 0 {
 		known = all[:i]
@@ -70,7 +70,7 @@ func inOrder(all []route, lost pair) (order []route) {
 		}
 		order = append(order, others...)
 	}
-	if i := slices.IndexFunc(order, func(r route) bool { return !r.shares(lost.local.Addr(), lost.remote.Addr()) }); i > 0 {
+	if i := slices.IndexFunc(order, func(r route) bool { return !r.shares(lost.Local.Addr(), lost.Remote.Addr()) }); i > 0 {
 		first := order[i]
 		copy(order[1:], order[:i])
 		order[0] = first
@@ -78,15 +78,15 @@ func inOrder(all []route, lost pair) (order []route) {
 	return order
 }
 
-// lostPath is that of the queue pair that the link has lost: the zero pair if the peer has
+// lostPath is that of the queue pair that the link has lost: the zero Path if the peer has
 // disconnected, for then the path is as good as before.
-func (l *Link) lostPath() pair {
+func (l *Link) lostPath() Path {
 	l.lock()
 	defer l.unlock()
 	if l.m.PeerDisconnected() {
-		return pair{}
+		return Path{}
 	}
-	return pair{l.ep.LocalAddr(), l.ep.RemoteAddr()}
+	return Path{l.ep.LocalAddr(), l.ep.RemoteAddr()}
 }
 
 // alike is the length, in bits, of the prefix that two addresses of one family share.

@@ -21,7 +21,7 @@ func (l *Link) seek() {
 	l.path.work.Go(func() {
 		ctx, cancel := context.WithDeadline(l.path.ctx, until)
 		defer cancel()
-		l.leaveLost()
+		l.withdrawFromLost()
 		sleep(ctx, time.Until(next)) // a peer that breaks queue pairs again and again has to wait
 		l.seekPath(ctx)
 	})
@@ -58,7 +58,7 @@ const (
 // attempts are a link's attempts at another queue pair, in one search.
 type attempts struct {
 	peer  *searched
-	lost  pair                // see lostPath
+	lost  Path                // see lostPath
 	tried map[route]time.Time // and when it may be again
 	keys  time.Duration       // how long to wait for each message with the peer's
 	step  int                 // to the next in the order of routes

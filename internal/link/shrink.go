@@ -34,7 +34,7 @@ func (l *Link) trim() (freed int) {
 func (l *Link) freeUnneeded() int {
 	l.lock()
 	defer l.unlock()
-	if l.m.LeaveUnneeded() {
+	if l.m.GoAwayUnneeded() {
 		return l.memory.account.Bytes()
 	}
 	if l.m.Stage() != machine.Up {

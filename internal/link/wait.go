@@ -62,6 +62,9 @@ func (s *Stream) wake() {
 	}
 }
 
+// engine stands for the engine among the calls that may hold a watch.
+var engine call
+
 // watch is who notices the next completion. It has one holder at a time, who polls the
 // completion queue, or arms it and sleeps until its event.
 //
@@ -75,8 +78,7 @@ func (s *Stream) wake() {
 // Whoever has the watch gives it to the engine when the link loses its queue pair.
 // Guarded by Link.mu.
 type watch struct {
-	holder *call           // engine if it is the engine; nil: nobody
-	engine call            // the engine's, of which nothing is used but its address
+	holder *call           // &engine if it is the engine; nil: nobody
 	given  chan struct{}   // has room for one; sent to when the engine gets the watch
 	in     fabric.Endpoint // in whose Wait the holder is, or about to be; nil: it is awake
 	roused bool            // in has been woken since the holder has begun to wait
@@ -115,7 +117,7 @@ func (l *Link) watchNow() {
 	if w.holder != nil {
 		return
 	}
-	w.holder = &w.engine
+	w.holder = &engine
 	select {
 	case w.given <- struct{}{}:
 	default: // it has not noticed the last time yet
@@ -150,9 +152,9 @@ func (l *Link) watchTick() {
 	}
 }
 
-// leave ends that the holder has the watch. Calls that wait are not left without, not even until unlock
+// giveUpWatch ends that the holder has the watch. Calls that wait are not left without, not even until unlock
 // has posted.
-func (l *Link) leave() {
+func (l *Link) giveUpWatch() {
 	w := &l.watch
 	w.holder = nil
 	if w.parked > 0 {
@@ -175,7 +177,7 @@ func (l *Link) mustWatch() bool {
 // relieved reports whether the holder needs not wait any more: the engine, or a call because the engine is to
 // have the watch.
 func (l *Link) relieved() bool {
-	if l.watch.holder == &l.watch.engine {
+	if l.watch.holder == &engine {
 		return l.satisfied(nil, engineCall, nil)
 	}
 	return l.needsEngine()
@@ -255,7 +257,7 @@ func (s *Stream) lead(which int, d *deadline.Deadline) {
 	for !l.satisfied(s, which, d) && !l.needsEngine() {
 		l.sleep(s, which, d)
 	}
-	l.leave()
+	l.giveUpWatch()
 }
 
 // satisfied reports whether a call need not wait any more, or, if s is nil, whether the engine has
@@ -329,7 +331,7 @@ func (l *Link) await(d *deadline.Deadline) bool {
 	if moves != l.m.Moves() {
 		return false // what that has told is of the queue pair before
 	}
-	l.m.Changed(event)
+	l.m.ConnectionChanged(event)
 	return true
 }
 

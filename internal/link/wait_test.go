@@ -71,7 +71,7 @@ func TestALookAtAFloodHasAnEnd(t *testing.T) {
 			defer l.unlock()
 			look(l)
 			require.LessOrEqual(t, e.polls, 2*maxPolls)
-			require.Equal(t, &l.watch.engine, l.watch.holder, "somebody goes on with what was left")
+			require.Equal(t, &engine, l.watch.holder, "somebody goes on with what was left")
 		})
 	}
 }

@@ -42,7 +42,7 @@ func (s *Stream) writeSome(g gather, d *deadline.Deadline) (int, error) {
 	s.link.lock()
 	n, err := s.acceptOrWait(g, d)
 	if err != nil {
-		s.m.LeaveStagingLine()
+		s.m.QuitStagingLine()
 	}
 	s.link.unlock()
 	s.cut.mend()

@@ -39,7 +39,7 @@ func (l *Link) String() string {
 	q := &l.send
 	return fmt.Sprintf("stage %d (%v), dialed %t, peer gone %t, %d streams of which %d are owned, leaving %+v, %d moves, %d receives posted, "+
 		"%d work requests under way, %d of them not signaled, %d messages unacknowledged, %d again, %d of %d bytes of staging free, %d short, posting %t",
-		l.stage, l.cause, l.active, l.qp.peerGone, l.streams.live, l.streams.owned, l.leaving, l.stats.Moves, l.qp.posted,
+		l.stage, l.cause, l.active, l.qp.peerGone, l.streams.live, l.streams.owned, l.goingAway, l.stats.Moves, l.qp.posted,
 		q.slots.Outstanding(), q.slots.Unsignaled(), l.ledger.Unacknowledged(), l.unacked.again, q.staging.ring.Free(), q.staging.ring.Size(), q.stagingLine.Len(), q.posting)
 }
 

@@ -19,7 +19,7 @@ func (s *Stream) CloseWrite() error {
 		return err
 	}
 	s.ledger.CloseWrite()
-	s.changed()
+	s.ledgerChanged()
 	s.touch()
 	return nil
 }
@@ -53,7 +53,7 @@ func (s *Stream) halfError() error {
 // DropUnread drops what has arrived and was not read. No Read copies it any more.
 func (s *Stream) DropUnread() {
 	s.discard()
-	s.changed()
+	s.ledgerChanged()
 }
 
 // discard drops what has arrived and will not be read. While a Read is copying it does
@@ -73,7 +73,7 @@ type Closing struct {
 }
 
 // Close ends the stream: calls under way return net.ErrClosed. If now is set, what has not been sent is dropped. When no
-// Read copies any more the caller calls End, waits for CloseReady unless now is set, and then calls Leave.
+// Read copies any more the caller calls End, waits for CloseReady unless now is set, and then calls Done.
 func (s *Stream) Close(now bool) (Closing, error) {
 	if s.use == Orphaned {
 		return Closing{}, net.ErrClosed
@@ -107,15 +107,15 @@ func (c *Closing) End() {
 	s.DropUnread()
 }
 
-// Leave leaves the stream to the link, resets it if it has timedOut, and returns the error of Close: if the peer's device
+// Done leaves the stream to the link, resets it if it has timedOut, and returns the error of Close: if the peer's device
 // has not taken all that was accepted; or if the connection had been lost before, no call has returned why, and there
 // are bytes that the peer is not known to have read.
-func (c *Closing) Leave(timedOut bool) error {
+func (c *Closing) Done(timedOut bool) error {
 	s := c.s
 	if timedOut {
 		s.drop()
 		s.ledger.Reset()
-		s.changed()
+		s.ledgerChanged()
 	}
 	s.orphan()
 	switch {
@@ -246,7 +246,7 @@ func (s *Stream) closeTick() {
 		s.closing.resetAt = l.now()
 		l.alarms.setClosing(s, l.now().Add(CloseTimeout))
 		s.ledger.Reset()
-		s.changed()
+		s.ledgerChanged()
 	}
 }
 

@@ -72,15 +72,15 @@ func (l *Link) pushRecords() {
 			records[n] = r
 		}
 		if n < len(records) && l.maySayGoAway() {
-			l.leaving.goAway = goAwaySaid
+			l.goingAway.goAway = goAwaySaid
 			records[n] = wire.Record{Type: credit.GoAwayRecord}
 			n++
 		}
 		if n == 0 {
 			return
 		}
-		if l.leaving.goAway == goAwaySaid {
-			l.leaving.last = with
+		if l.goingAway.goAway == goAwaySaid {
+			l.goingAway.last = with
 		}
 		l.stats.ControlSent++
 		l.pushMessage(&q.control.records, l.ledger.SendRecords(), records[:n])
@@ -106,7 +106,7 @@ func (l *Link) nextRecord(with sent) (wire.Record, bool) {
 		case credit.CreditRecord:
 			r.Position = value
 			if room {
-				s.credited()
+				s.credited(value)
 			}
 		case credit.FinRecord, credit.ResetRecord:
 			r.Position = value
@@ -123,7 +123,7 @@ func (l *Link) nextRecord(with sent) (wire.Record, bool) {
 			l.streams.unanswered--
 			r.Reason = s.refusal
 		}
-		s.changed()
+		s.ledgerChanged()
 		return r, true
 	}
 	return wire.Record{}, false

@@ -19,45 +19,42 @@ import (
 
 type ringPiece = ring.Piece
 
-// small are links with little to do, of which every history is played: every order of arrivals, completions, polls and
+// small are links with little to do, of which every history is played: every order of arrivals, polls and
 // calls, with the queue pair lost at every step.
 var small = map[string]struct {
 	losses  int
 	first   [2][]op
 	another [2][]op
-	grows   bool
 }{
 	"a message there and back, and both close": {
-		losses: 0,
+		losses: 1,
 		first:  [2][]op{{{write, 3}, {read, 0}, {closeLinger, 0}}, {{read, 0}, {write, 2}, {closeLinger, 0}}},
 	},
-	"three messages, of which one fills the ring": {
-		losses: 0,
-		first:  [2][]op{{{write, 1}, {write, worldRing}, {write, 1}}, {{read, 0}, {read, 0}}},
-	},
-	"two queue pairs are lost": {
-		losses: 0,
-		first:  [2][]op{{{write, 3}, {write, 100}}, {{write, 1}, {read, 0}}},
-	},
-	"another stream, whose end is a reset": {
-		losses:  0,
-		first:   [2][]op{{{write, 1}}, {{read, 0}}},
-		another: [2][]op{{{write, 2}, {closeNow, 0}}, {{read, 0}, {closeLinger, 0}}},
+	"three messages": {
+		losses: 1,
+		first:  [2][]op{{{write, 3}, {write, 100}, {write, 1}}, {{read, 0}}},
 	},
 	"both end their directions": {
 		losses: 0,
-		first:  [2][]op{{{write, 1}, {closeWrite, 0}, {read, 0}}, {{write, 1}, {closeWrite, 0}, {read, 0}}},
+		first:  [2][]op{{{write, 1}, {closeWrite, 0}}, {{closeWrite, 0}, {read, 0}, {read, 0}}},
+	},
+	"another stream, which is reset": {
+		first:   [2][]op{{{write, 1}}, {}},
+		another: [2][]op{{{closeNow, 0}}, {{closeLinger, 0}}},
 	},
 }
 
-// TestExploreHistories plays every history of the small links. A state that has been seen is not gone on from: what it is
+// TestExploreHistories plays every history of the small links, which lose RINGNET_EXPLORE_LOSSES queue pairs more. A state that has been seen is not gone on from: what it is
 // made of, but for times and counters, decides what follows.
 func TestExploreHistories(t *testing.T) {
+	if raceEnabled || testing.Short() {
+		t.Skip("it takes minutes with the race detector, which has nothing to see: there is one goroutine")
+	}
 	for name, s := range small {
 		t.Run(name, func(t *testing.T) {
 			p := make(pool)
 			begin := func() *world {
-				w := newWorld(p, s.losses, s.grows, [2][]op{clone(s.first[0]), clone(s.first[1])})
+				w := newWorld(p, s.losses+variable("RINGNET_EXPLORE_LOSSES", 0), false, [2][]op{clone(s.first[0]), clone(s.first[1])})
 				if s.another[0] != nil {
 					w.dial([2][]op{clone(s.another[0]), clone(s.another[1])})
 				}
@@ -85,31 +82,29 @@ type explorer struct {
 // explore plays a history and all that follow from it.
 func (x *explorer) explore(history []step) {
 	w := x.play(history)
-	next := w.steps(nil)
+	defer w.end()
 	for {
-		x.steps++
-		if h := w.fingerprint(x.seed); x.seen[h] {
-			w.end()
+		h := w.fingerprint(x.seed)
+		if x.seen[h] {
 			return
-		} else {
-			x.seen[h] = true
 		}
-		if len(next) != 1 {
+		x.seen[h] = true
+		next := w.steps(nil)
+		if len(next) == 0 {
 			break
 		}
-		history = append(history[:len(history):len(history)], next[0]) // there is no choice
-		x.try(w, next[0], history)
-		next = w.steps(nil)
-	}
-	if len(next) == 0 {
-		x.ends++
-		if what := w.stuck(); what != "" {
-			panic(fmt.Sprintf("%s, after %v", what, history))
+		and := func(s step) []step { return append(history[:len(history):len(history)], s) }
+		last := len(next) - 1
+		for _, s := range next[:last] {
+			x.explore(and(s))
 		}
+		history = and(next[last])
+		x.steps++
+		x.try(w, next[last], history)
 	}
-	w.end()
-	for _, s := range next {
-		x.explore(append(history[:len(history):len(history)], s))
+	x.ends++
+	if what := w.stuck(); what != "" {
+		panic(fmt.Sprintf("%s, after %v", what, history))
 	}
 }
 
@@ -245,9 +240,9 @@ func (f *fingerprint) add(v reflect.Value) {
 // TestExploreAtRandom plays long histories of links with many streams, of which losses, alarms and growing rings are a
 // part. RINGNET_EXPLORE_WORLDS is how many, and RINGNET_EXPLORE_SEED what the first is drawn from.
 func TestExploreAtRandom(t *testing.T) {
-	first, worlds := variable("RINGNET_EXPLORE_SEED", 1), variable("RINGNET_EXPLORE_WORLDS", 300)
-	if testing.Short() {
-		worlds /= 10
+	first, worlds := variable("RINGNET_EXPLORE_SEED", 1), variable("RINGNET_EXPLORE_WORLDS", 20_000)
+	if raceEnabled || testing.Short() {
+		worlds /= 20
 	}
 	p, steps, began := make(pool), 0, time.Now()
 	for seed := range worlds {

@@ -23,8 +23,8 @@ const (
 	goAwaySaid
 )
 
-// leaving is how far an idle link is on its way to its end.
-type leaving struct {
+// goingAway is how far an idle link is on its way to its end.
+type goingAway struct {
 	goAway        goAway
 	last          sent      // goAwaySaid: it, and the last record behind it
 	received      bool      // the peer's GOAWAY has come
@@ -32,17 +32,17 @@ type leaving struct {
 }
 
 // begun reports whether no stream may begin any more.
-func (g *leaving) begun() bool { return g.goAway != goAwayUnsaid }
+func (g *goingAway) begun() bool { return g.goAway != goAwayUnsaid }
 
 // sayGoAway makes a GOAWAY due, unless it has been sent.
-func (g *leaving) sayGoAway() {
+func (g *goingAway) sayGoAway() {
 	if g.goAway == goAwayUnsaid {
 		g.goAway = goAwayDue
 	}
 }
 
 // delivered reports whether the peer's device has this side's GOAWAY and all records.
-func (g *leaving) delivered(slots *credit.Slots) bool {
+func (g *goingAway) delivered(slots *credit.Slots) bool {
 	return g.goAway == goAwaySaid && g.last.completed(slots)
 }
 
@@ -57,7 +57,7 @@ func (l *Link) Disown() {
 	if !l.mayLeave() {
 		idle = max(idle, CloseTimeout) // as long as the peer may take to end its streams, or to answer GOAWAY
 	}
-	l.leaving.deferredSince = time.Time{}
+	l.goingAway.deferredSince = time.Time{}
 	l.alarms.set(idleAlarm, l.now().Add(idle))
 }
 
@@ -68,7 +68,7 @@ func (l *Link) idleTick() {
 	case l.streams.owned > 0 || l.stage == Closed:
 	case l.mayLeave():
 		l.goAway()
-	case !l.done() && l.disconnectedLately(&l.leaving.deferredSince):
+	case !l.done() && l.disconnectedLately(&l.goingAway.deferredSince):
 		l.alarms.set(idleAlarm, l.now().Add(CloseTimeout)) // the peer's streams may not be over; the search ends at its own limit
 	default:
 		l.Fail(errGivenUp)
@@ -76,9 +76,9 @@ func (l *Link) idleTick() {
 	}
 }
 
-// Leave ends the link, with GOAWAY, if the owners of all of its streams have closed them: now, or when
+// GoAway ends the link, with GOAWAY, if the owners of all of its streams have closed them: now, or when
 // the peer's end of the last one has come.
-func (l *Link) Leave() {
+func (l *Link) GoAway() {
 	if l.streams.owned > 0 {
 		return
 	}
@@ -95,11 +95,11 @@ func (l *Link) Retire() {
 		l.goAway()
 		return
 	}
-	l.leaving.sayGoAway()
+	l.goingAway.sayGoAway()
 }
 
-// LeaveUnneeded ends the link, with GOAWAY, if it carries nothing, and reports whether nothing of it is needed.
-func (l *Link) LeaveUnneeded() bool {
+// GoAwayUnneeded ends the link, with GOAWAY, if it carries nothing, and reports whether nothing of it is needed.
+func (l *Link) GoAwayUnneeded() bool {
 	if l.streams.owned > 0 || l.streams.live > 0 && l.stage == Up {
 		return false
 	}
@@ -111,13 +111,13 @@ func (l *Link) LeaveUnneeded() bool {
 
 // mayLeave reports whether the link carries no stream and has not begun to leave.
 func (l *Link) mayLeave() bool {
-	return l.stage == Up && l.streams.live == 0 && l.streams.owned == 0 && !l.leaving.begun()
+	return l.stage == Up && l.streams.live == 0 && l.streams.owned == 0 && !l.goingAway.begun()
 }
 
 // goAway has GOAWAY sent.
 func (l *Link) goAway() {
-	l.leaving.sayGoAway()
-	l.leaving.deferredSince = time.Time{}
+	l.goingAway.sayGoAway()
+	l.goingAway.deferredSince = time.Time{}
 	l.alarms.set(idleAlarm, l.now().Add(CloseTimeout))
 }
 
@@ -126,17 +126,17 @@ func (l *Link) goAway() {
 // that no other OPEN will be accepted: this process may be stopped before it is asked. The dialer
 // sends its own behind the ends of its streams, when none is left.
 func (l *Link) maySayGoAway() bool {
-	return l.leaving.goAway == goAwayDue && (!l.active || l.streams.live == 0)
+	return l.goingAway.goAway == goAwayDue && (!l.active || l.streams.live == 0)
 }
 
 // receivedGoAway takes that the peer begins no stream any more, or accepts none: not those
 // either that it has not answered.
 func (l *Link) receivedGoAway() error {
-	if l.leaving.received {
+	if l.goingAway.received {
 		return errors.New("a second GOAWAY")
 	}
-	l.leaving.received = true
-	l.leaving.sayGoAway()
+	l.goingAway.received = true
+	l.goingAway.sayGoAway()
 	for _, s := range l.streams.byNumber {
 		if s != nil && s.opening {
 			s.touch()

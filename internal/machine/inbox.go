@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"time"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/ring"
 )
 
@@ -15,11 +16,10 @@ type inbox struct {
 	drained ring.Piece // of the ring before, until all in it has been read
 	offered ring.Piece // told of by RING and not written to yet
 
-	timesFilled int       // by the peer, in a row, each within fillsWithin of the last
-	lastFilled  time.Time // when it was filled last
-
-	creditsInARow int       // that were sent, each within creditsWithin of the last
-	lastCredit    time.Time // when one was sent last
+	quarters   int       // of the ring, for which CREDITs were sent in a row, each soon after the last
+	credited   uint64    // position of the last CREDIT
+	lastCredit time.Time // when it was sent
+	full       bool      // the peer has used all of its room, and no pause between two has come of that yet
 
 	taking  bool // a Read copies out of the ring
 	growing int  // size of the larger ring that the stream waits for; 0: it does not
@@ -83,10 +83,7 @@ func (s *Stream) Arrived(n int) (first, second []byte, err error) {
 func (s *Stream) Taken(n int) {
 	s.inbox.taking = false
 	s.ledger.Consume(s.ledger.Consumed() + uint64(n))
-	if s.inbox.timesFilled >= fillsToGrow && !s.link.sharesMemory() {
-		s.grow(growth * s.inbox.held.Size())
-	}
-	s.changed()
+	s.ledgerChanged()
 }
 
 // Unread is how many bytes have arrived and have not been read, and Unsent how many have been accepted and not sent.
@@ -125,81 +122,61 @@ func (b *inbox) renew() {
 	b.drained, b.held, b.offered = b.held, b.offered, ring.Piece{}
 }
 
-// EagerRing is the size that a ring grows to as soon as it is filled, whether or
-// not it is read: programs of package net rely on some tens of KiB being on their
-// way while no call reads, for that is what TCP takes. Where memory is shared
-// nothing is ever on its way, and larger rings only drive each other out of the
-// caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast.
-const EagerRing = 256 << 10
-
-// SharedRing is the size that CREDITs make a ring grow to where memory is shared, for the same
-// reason: with EagerRing, 16, 64 and 256 streams of 1 KiB messages were 0.7 to 0.8 times as fast.
-const SharedRing = 64 << 10
-
-// A ring that is filled fillsToGrow times, each within fillsWithin of the last, is made
-// growth times as large. The peer gets room by the quarter, so by then the ring has been
-// read once at least, at a rate of its size in fillsToGrow times fillsWithin or more: 640
-// KB/s for the smallest that this makes larger. (An emulated device moves 40 MB/s, and is
-// busy with other work at times.)
+// A ring grows if it is too small: at once, to EagerRing, when the peer has used all of it, whether or
+// not it is read, for programs of package net rely on some tens of KiB being on their
+// way while no call reads, for that is what TCP takes; and when it is read as fast as CREDITs
+// for QuartersToGrow quarters of it in a row show, each within creditsWithin of the last, or within fullWithin if the peer has waited for it meanwhile,
+// perhaps at the end of a long way. A larger one needs fewer: a ping-pong whose messages are a
+// quarter of the ring, which is never full, sends one for each, and makes 0.7 times the round trips. With 16
+// KiB that is a rate of 400 KB/s at least, or 40 where the peer waits. (As many within 160 ms, which may come in bursts,
+// made the rings of 64 connections of net/http over shm larger, too, and 0.92 of the requests.)
+//
+// Where memory is shared nothing is ever on its way, and larger rings only drive each other out of the
+// caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast, and with EagerRing 16, 64 and 256 streams of 1
+// KiB messages 0.7 to 0.8 times. There CREDITs make rings grow to SharedRing.
 const (
-	growth      = 4
-	fillsToGrow = 4
-	fillsWithin = 100 * time.Millisecond
+	EagerRing      = 256 << 10
+	SharedRing     = 64 << 10
+	growth         = 4
+	QuartersToGrow = 16
+	creditsWithin  = 10 * time.Millisecond
+	fullWithin     = 100 * time.Millisecond
 )
 
-// fill counts that the peer has used all of its room.
-func (b *inbox) fill(now time.Time) {
-	if now.Sub(b.lastFilled) > fillsWithin {
-		b.timesFilled = 0
+// filled handles that the peer has used all of its room.
+func (s *Stream) filled() {
+	s.inbox.full = true
+	s.grow(EagerRing)
+}
+
+// credited handles that a CREDIT is sent to give room, up to a position.
+func (s *Stream) credited(position uint64) {
+	s.stats.CreditsSent++
+	s.useRing()
+	b, now := &s.inbox, s.link.now()
+	switch since := now.Sub(b.lastCredit); {
+	case since <= creditsWithin:
+	case b.full && since <= fullWithin:
+		b.full = false
+	default:
+		b.quarters = 0
 	}
-	b.timesFilled++
-	b.lastFilled = now
+	b.quarters += int(position-b.credited) / max(b.held.Size()/credit.CreditsPerWindow, 1)
+	b.credited, b.lastCredit = position, now
+	if b.quarters < QuartersToGrow {
+		return
+	}
+	if s.link.cfg.SharesMemory {
+		s.grow(SharedRing)
+	} else {
+		s.grow(max(EagerRing, growth*b.held.Size()))
+	}
 }
 
 // useRing notes that the ring is in use, if it is larger than at first, and so could be given back.
 func (s *Stream) useRing() {
 	if b := &s.inbox; b.grown {
 		b.lastUsed = s.link.now()
-	}
-}
-
-// filled handles that the peer has used all of its room: a small ring grows.
-func (s *Stream) filled() {
-	s.inbox.fill(s.link.now())
-	if s.inbox.held.Size() < EagerRing {
-		s.grow(EagerRing)
-	}
-}
-
-// A ring for which CreditsToGrow CREDITs are sent in a row, each within creditsWithin of
-// the last, is made larger: a larger one needs fewer. A ping-pong whose messages are a
-// quarter of the ring sends one for each, and makes 0.7 times the round trips. With 16
-// KiB that is a rate of 400 KB/s at least. (As many within 160 ms, which may come in bursts,
-// made the rings of 64 connections of net/http over shm larger, too, and 0.92 of the requests.)
-const (
-	CreditsToGrow = 16
-	creditsWithin = 10 * time.Millisecond
-)
-
-// credited counts a CREDIT that is sent to give room: after many in a row the ring grows.
-func (s *Stream) credited() {
-	s.stats.CreditsSent++
-	b := &s.inbox
-	s.useRing()
-	size := max(EagerRing, growth*b.held.Size())
-	if s.link.sharesMemory() {
-		size = SharedRing
-	}
-	if size <= b.held.Size() {
-		return
-	}
-	now := s.link.now()
-	if now.Sub(b.lastCredit) > creditsWithin {
-		b.creditsInARow = 0
-	}
-	b.lastCredit = now
-	if b.creditsInARow++; b.creditsInARow >= CreditsToGrow {
-		s.grow(size)
 	}
 }
 
@@ -232,10 +209,10 @@ func (s *Stream) Grow(err error) (lacks int) {
 	s.inbox.growing = 0
 	switch {
 	case err != nil:
-		s.inbox.timesFilled, s.inbox.creditsInARow = 0, 0 // the ring stays as it is for now
+		s.inbox.quarters = 0 // the ring stays as it is for now
 	case p.Size() > 0:
 		s.offerRing(p)
-		s.changed()
+		s.ledgerChanged()
 		l.noteGrown(s)
 	}
 	return 0
@@ -257,13 +234,13 @@ func (s *Stream) shrink() int {
 		return 0
 	}
 	s.offerRing(p)
-	s.changed()
+	s.ledgerChanged()
 	return b.held.Size() - first
 }
 
 // offerRing offers the peer another ring.
 func (s *Stream) offerRing(p ring.Piece) {
-	s.inbox.timesFilled, s.inbox.creditsInARow = 0, 0
+	s.inbox.quarters = 0
 	s.inbox.offered = p
 	s.ledger.Offer(p.Size())
 }

@@ -128,8 +128,8 @@ func (l *Link) survivable(cause error) bool {
 // behind the messages that end the streams. Without either, a side that has no stream cannot know
 // that its peer has none: the peer may still wait for a FINACK.
 func (l *Link) done() bool {
-	peerIsDone := l.leaving.received && !l.active
-	return l.streams.live == 0 && (peerIsDone || l.leaving.delivered(&l.send.slots))
+	peerIsDone := l.goingAway.received && !l.active
+	return l.streams.live == 0 && (peerIsDone || l.goingAway.delivered(&l.send.slots))
 }
 
 // DrainTime is how long a link waits for a queue pair in ERR to complete the receives
@@ -181,7 +181,7 @@ func (l *Link) Disconnected(err error) {
 // receives have completed. It reports whether the link is at another stage.
 func (l *Link) Advance() bool {
 	before := l.stage
-	if g := &l.leaving; l.stage == Up && g.received && l.streams.live == 0 && g.delivered(&l.send.slots) {
+	if g := &l.goingAway; l.stage == Up && g.received && l.streams.live == 0 && g.delivered(&l.send.slots) {
 		l.Fail(errGivenUp)
 	}
 	if (l.stage == Draining || l.stage == Ending) && l.qp.posted == 0 && !l.send.posting {
@@ -237,7 +237,7 @@ func (l *Link) failed() error {
 
 // WhyDown is why the link has ended, or nil if that was as it should be.
 func (l *Link) WhyDown() error {
-	if l.cause == errGivenUp || disconnected(l.cause) && l.leaving.begun() && l.streams.live == 0 {
+	if l.cause == errGivenUp || disconnected(l.cause) && l.goingAway.begun() && l.streams.live == 0 {
 		return nil
 	}
 	return l.cause
@@ -256,9 +256,9 @@ func (l *Link) IdleEnds() bool { return l.streams.owned == 0 && l.cfg.idle() == 
 // fails at once whatever is sent meanwhile.
 const PortDownTimeout = 2 * time.Second
 
-// Changed takes how the connection of the queue pair has changed: what fabric.Endpoint.Wait returns, or nil, which
+// ConnectionChanged takes how the connection of the queue pair has changed: what fabric.Endpoint.Wait returns, or nil, which
 // says nothing.
-func (l *Link) Changed(err error) {
+func (l *Link) ConnectionChanged(err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, fabric.ErrPortDown) && l.path.otherCards:

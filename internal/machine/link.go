@@ -16,6 +16,7 @@ type Config struct {
 	SendQueue     int           // work requests that may be outstanding
 	RecvQueue     int           // data messages that the peer may have under way
 	Inline        int           // bytes that a work request may carry by itself
+	SharesMemory  bool          // a post itself puts the bytes where the peer reads them
 	Dedicated     bool          // the link carries one stream
 	KeepAlive     time.Duration // longest idle time before the peer's device is probed; 0 or less: it is not
 	LinkIdle      time.Duration // that the link stays without streams
@@ -66,19 +67,19 @@ type Link struct {
 	active bool      // this side dialed, and opens the streams
 
 	life
-	qp      queuePair
-	leaving leaving
-	streams streamTable
-	ledger  credit.Link
-	receive receiveQueue
-	send    sendQueue
-	unacked retransmitQueue
-	path    path
-	rings   ring.Arena
-	grown   []*Stream // whose rings may be larger than at first
-	alive   keepAlive
-	alarms  alarms
-	stats   Stats
+	qp        queuePair
+	goingAway goingAway
+	streams   streamTable
+	ledger    credit.Link
+	receive   receiveQueue
+	send      sendQueue
+	unacked   retransmitQueue
+	path      path
+	rings     ring.Arena
+	grown     []*Stream // whose rings may be larger than at first
+	alive     keepAlive
+	alarms    alarms
+	stats     Stats
 }
 
 // Wants is what a link wants done. Who does it takes it out.

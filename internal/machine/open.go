@@ -11,8 +11,8 @@ import (
 	"github.com/ringnet/ringnet/ring"
 )
 
-// ErrLeaving reports a link on which no stream can begin any more.
-var ErrLeaving = errors.New("the link is closing")
+// ErrGoingAway reports a link on which no stream can begin any more.
+var ErrGoingAway = errors.New("the link is closing")
 
 // ErrNumbers reports that all numbers of a link's streams are in use.
 var ErrNumbers = fmt.Errorf("%d streams on one link: %w", wire.MaxStreams, syscall.EMFILE)
@@ -50,8 +50,8 @@ func (l *Link) Held(p ring.Piece) wire.RingPlace { return place(p) }
 
 // MayOpen returns why no stream can begin on the link, or nil.
 func (l *Link) MayOpen() error {
-	if l.stage != Up || l.leaving.begun() {
-		return ErrLeaving
+	if l.stage != Up || l.goingAway.begun() {
+		return ErrGoingAway
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func (l *Link) Open(held ring.Piece, port uint16) *Stream {
 	if l.streams.opening++; l.streams.opening == 1 {
 		l.streams.unheard = l.now()
 	}
-	s.changed()
+	s.ledgerChanged()
 	return s
 }
 
@@ -98,7 +98,7 @@ func (l *Link) freeNumber() (uint32, bool) {
 // will not accept the stream.
 func (s *Stream) OpenReady() bool {
 	if s.ledger.AwaitsAnswer() {
-		return s.link.leaving.received || s.link.stage >= Ended
+		return s.link.goingAway.received || s.link.stage >= Ended
 	}
 	return !s.isAwaiting() || s.link.stage >= Ended
 }
@@ -115,15 +115,15 @@ func (s *Stream) Opened(err error) error {
 		err = s.refused()
 	case s.ledger.EndReceived() != 0:
 		err = syscall.ECONNRESET // the peer has accepted it, and then reset it
-	case l.leaving.received:
-		err = ErrLeaving // and so it will be refused
+	case l.goingAway.received:
+		err = ErrGoingAway // and so it will be refused
 	default:
 		err = l.cause
 	}
 	s.use = Orphaned
 	s.ledger.Reset()
 	s.discard()
-	s.changed()
+	s.ledgerChanged()
 	s.orphan()
 	return err
 }
@@ -138,7 +138,7 @@ func (s *Stream) refused() error {
 	case wire.RefusedTaken:
 		return ErrTaken
 	case wire.RefusedClosed:
-		return ErrLeaving
+		return ErrGoingAway
 	case wire.RefusedReset:
 		return syscall.ECONNRESET
 	}
@@ -150,7 +150,7 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	switch {
 	case l.active:
 		return fmt.Errorf("OPEN from the side that was dialed")
-	case l.leaving.received:
+	case l.goingAway.received:
 		return fmt.Errorf("OPEN behind GOAWAY")
 	case l.streams.unanswered == wire.MaxOpens:
 		return fmt.Errorf("OPEN when %d others are not answered", wire.MaxOpens)
@@ -176,7 +176,7 @@ func (s *Stream) Port() uint16 { return s.port }
 func (s *Stream) Accept(held ring.Piece) {
 	s.inbox.held = held
 	s.refusal = wire.RefusedReset
-	s.changed()
+	s.ledgerChanged()
 }
 
 // Refuse refuses a stream that is Offered, and nobody's.
@@ -184,9 +184,9 @@ func (s *Stream) Refuse(reason wire.RefuseReason) {
 	s.refusal = reason
 	s.use = Orphaned
 	s.ledger.Reset()
-	s.changed()
+	s.ledgerChanged()
 	s.link.Disown()
 }
 
-// Leaves reports whether no stream may begin any more.
-func (l *Link) Leaves() bool { return l.leaving.begun() }
+// GoesAway reports whether no stream may begin any more.
+func (l *Link) GoesAway() bool { return l.goingAway.begun() }

@@ -168,7 +168,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 	s.sentSinceReceive = 0
 	if newRing {
 		s.inbox.renew()
-		s.changed()
+		s.ledgerChanged()
 	}
 	s.useRing()
 	if flags&wire.FullRing != 0 && s.use == Reading {
@@ -184,7 +184,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 		s.closing.resets = true
 	}
 	s.discard()
-	s.changed()
+	s.ledgerChanged()
 	return nil
 }
 
@@ -264,7 +264,7 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 		s.dropPending()
 	}
 	s.touch()
-	s.changed()
+	s.ledgerChanged()
 	return nil
 }
 

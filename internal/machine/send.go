@@ -15,6 +15,10 @@ const (
 	Worthwhile = 64 << 10
 )
 
+// firstPieces is how many bytes of a conversation go in a work request, so that the peer copies them out while the next
+// are copied in.
+const firstPieces = 16 << 10
+
 // MaxBatch is how many work requests are posted, or completions polled, at a
 // time. What a call to the device costs is little to each of so many.
 const MaxBatch = 16
@@ -183,14 +187,15 @@ func (l *Link) buildBatch() {
 
 // chunkLen is how many bytes are worth a work request of their own, and
 // messageLen how many one may carry.
-func (s *Stream) chunkLen() int { return min(Worthwhile, s.messageLen()) }
+func (s *Stream) chunkLen() int {
+	if s.conversing() {
+		return min(firstPieces, s.messageLen())
+	}
+	return min(Worthwhile, s.messageLen())
+}
 func (s *Stream) messageLen() int {
 	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
 }
-
-// sharesMemory reports whether a post itself puts the bytes where the peer reads
-// them.
-func (l *Link) sharesMemory() bool { return l.cfg.Inline >= Worthwhile }
 
 // NeedsRoom reports whether what has completed may make room for a Write, which finds none: behind bytes that wait
 // there is another who looks.
@@ -323,7 +328,7 @@ func (l *Link) pushData(s *Stream, p payload) {
 	if s.isBulk(p.n) {
 		q.window.posted += uint64(p.n)
 	}
-	if s.conversing() && p.n < Worthwhile {
+	if s.conversing() && p.n < firstPieces {
 		q.window.conversed()
 	}
 	signaled := l.mustSignal(s)
@@ -349,7 +354,7 @@ func (l *Link) pushData(s *Stream, p payload) {
 		s.touch() // the new ring has more room
 	}
 	if s.ledger.Pending() == 0 {
-		s.changed() // perhaps it ends here
+		s.ledgerChanged() // perhaps it ends here
 	}
 }
 

@@ -133,8 +133,8 @@ func (l *Link) wakeStagingLine() {
 	}
 }
 
-// LeaveStagingLine ends the wait for staging memory of a Write that has failed.
-func (s *Stream) LeaveStagingLine() {
+// QuitStagingLine ends the wait for staging memory of a Write that has failed.
+func (s *Stream) QuitStagingLine() {
 	if s.line == inLine {
 		s.line = leftLine
 	}

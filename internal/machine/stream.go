@@ -107,9 +107,9 @@ func (l *Link) addStream(number uint32, ledger credit.Stream, held ring.Piece) *
 // Number is the stream's number on its link.
 func (s *Stream) Number() uint32 { return s.number }
 
-// changed is called after each change of the stream's ledger: it enters the stream into the
+// ledgerChanged is called after each change of the stream's ledger: it enters the stream into the
 // line for records, gives back rings, and takes a stream that is over out of the table.
-func (s *Stream) changed() {
+func (s *Stream) ledgerChanged() {
 	l := s.link
 	if s.ledger.Due() != credit.NoRecord && !s.inRecordLine {
 		s.inRecordLine = true
@@ -129,7 +129,7 @@ func (s *Stream) changed() {
 		l.streams.lowest = min(l.streams.lowest, int(s.number))
 		l.alarms.clearClosing(s)
 		if l.cfg.idle() == 0 && l.streams.live == 0 {
-			l.leaving.sayGoAway()
+			l.goingAway.sayGoAway()
 		}
 		if l.mayLeave() {
 			l.alarms.set(idleAlarm, l.now().Add(l.cfg.idle()))

@@ -360,7 +360,7 @@ func (w *world) do(s step) {
 	case finish:
 		t := e.streams[s.talk]
 		t.closed = true
-		t.loss = t.closing.Leave(false)
+		t.loss = t.closing.Done(false)
 	case lose:
 		w.losses--
 		for i, e := range w.ends {
@@ -377,7 +377,7 @@ func (w *world) do(s step) {
 		return
 	case notice:
 		e.noticed = true
-		e.m.Changed(fabric.ErrQueuePair)
+		e.m.ConnectionChanged(fabric.ErrQueuePair)
 	case adopt:
 		e.adopt()
 	case tick:
@@ -472,7 +472,7 @@ func (e *end) act(t *talk) {
 		t.closing = &c
 		if o.kind == closeNow {
 			t.closed = true
-			t.loss = c.Leave(false)
+			t.loss = c.Done(false)
 		}
 	}
 	t.script = t.script[1:]
@@ -483,7 +483,7 @@ func (e *end) write(t *talk, n int) int {
 	m, err := t.s.Room(n)
 	if err != nil {
 		t.loss = err
-		t.s.LeaveStagingLine()
+		t.s.QuitStagingLine()
 		return n
 	}
 	data := make([]byte, m)

@@ -111,10 +111,11 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	e.completions = make([]sendDone, 1<<bits.Len(uint(o.SendQueue-1)))
 	e.scratch = make([]byte, 0, scratchMessages*o.RecvSize)
 	e.limits = fabric.Limits{
-		SendQueue: o.SendQueue,
-		RecvQueue: o.RecvQueue,
-		Inline:    maxMessage,
-		Spin:      spin,
+		SendQueue:    o.SendQueue,
+		RecvQueue:    o.RecvQueue,
+		Inline:       maxMessage,
+		SharesMemory: true,
+		Spin:         spin,
 	}
 	return e.limits, nil
 }

@@ -108,10 +108,11 @@ func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	}
 	l := e.n.link
 	e.limits = fabric.Limits{
-		SendQueue: min(o.SendQueue, l.SendQueue),
-		RecvQueue: min(o.RecvQueue, l.RecvQueue),
-		Inline:    l.Inline,
-		Spin:      l.Spin,
+		SendQueue:    min(o.SendQueue, l.SendQueue),
+		RecvQueue:    min(o.RecvQueue, l.RecvQueue),
+		Inline:       l.Inline,
+		SharesMemory: l.Inline >= 64<<10,
+		Spin:         l.Spin,
 	}
 	e.options = o
 	e.sends = make([]send, e.limits.SendQueue)
