@@ -195,6 +195,7 @@ func TestDoorbellIsRungWithoutTheLock(t *testing.T) {
 		l.unlock()
 		go func() { _, _ = p.s.Write([]byte("x"), unlimited()) }()
 		<-b.rung
+		synctest.Wait() // others hold it for a moment
 		require.True(t, l.mu.TryLock())
 		l.unlock()
 		l.Info()
