@@ -318,7 +318,7 @@ explore:
 
 # Edits of ringnet that each leave out a step, and whether a test fails then.
 mutants:
-	RINGNET_MUTANTS=1 $(TEST) -count=1 -run '^TestMutants$$' -v ./internal/link
+	RINGNET_MUTANTS=1 $(TEST) -count=1 -run '^TestMutants$$' -v ./internal/machine ./internal/link
 	cd tools/idealcard && RINGNET_MUTANTS=1 $(TEST) -count=1 -run '^TestMutants$$' -v .
 
 # Every fuzz target of every module, each for FUZZTIME.

@@ -1,21 +1,14 @@
 package link
 
 import (
-	"context"
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
-	"github.com/stretchr/testify/require"
+	"github.com/ringnet/ringnet/internal/testing/mutants"
 )
 
-// mutants are edits of this package, or of those whose paths they name, and the tests that fail then. Each leaves out a step: most of those
+// edits are those of this package, or of those whose paths they name, and the tests that fail then. Each leaves out a step: most of those
 // by which the next completion is noticed; the last of those that nothing but chance would miss.
-var mutants = []struct{ name, file, old, new, tests string }{
+var edits = [][5]string{
 	{"the queue is not armed", "wait.go", "l.ep.Arm(); err", "error(nil); err", ""},
 	{"no poll after Arm", "wait.go", "	l.pollCompletions() // what has completed before Arm gives no event\n", "", ""},
 	{"no check after that poll", "wait.go", "case l.satisfied(s, which, d) || s != nil && l.needsEngine():", "case false:", ""},
@@ -77,54 +70,7 @@ var mutants = []struct{ name, file, old, new, tests string }{
 }
 
 // TestMutants sees that each of the mutants fails its tests, TestExploreWaiting over sim if none
-// is named. It takes minutes: make mutants.
+// is named: make mutants.
 func TestMutants(t *testing.T) {
-	if os.Getenv("RINGNET_MUTANTS") == "" {
-		t.Skip("RINGNET_MUTANTS is not set")
-	}
-	unchanged := filepath.Join(t.TempDir(), "link.test")
-	out, err := exec.Command("go", "test", "-c", "-o", unchanged, ".").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	took := make(map[string]time.Duration) // by tests, how long they take without a mutant
-	for _, m := range mutants {
-		t.Run(m.name, func(t *testing.T) {
-			path, err := filepath.Abs(m.file)
-			require.NoError(t, err)
-			source, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, 1, strings.Count(string(source), m.old), "%q in %s", m.old, m.file)
-			dir := t.TempDir()
-			mutated, overlay := filepath.Join(dir, filepath.Base(m.file)), filepath.Join(dir, "overlay.json")
-			require.NoError(t, os.WriteFile(mutated, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600))
-			replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(overlay, replace, 0o600))
-			tests, program := m.tests, filepath.Join(dir, "link.test")
-			if tests == "" {
-				tests = "TestExploreWaiting/sim"
-			}
-			out, err := exec.Command("go", "test", "-c", "-overlay", overlay, "-o", program, ".").CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			if took[tests] == 0 {
-				began := time.Now()
-				out, err := explore(t.Context(), unchanged, tests)
-				require.NoError(t, err, "%s", out)
-				took[tests] = time.Since(began)
-			}
-			// Virtual time may stand: what takes four times as long as without the mutant hangs.
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second+4*took[tests])
-			defer cancel()
-			out, err = explore(ctx, program, tests)
-			require.Error(t, err, "%s does not fail", tests)
-			first, _, _ := strings.Cut(string(out), "\n")
-			t.Log(err, first)
-		})
-	}
-}
-
-// explore runs tests of a program, those that explore in 2,000 worlds.
-func explore(ctx context.Context, program, tests string) ([]byte, error) {
-	run := exec.CommandContext(ctx, program, "-test.run", "^"+tests)
-	run.Env = append(os.Environ(), "RINGNET_EXPLORE_WORLDS=2000", "GODEBUG=asyncpreemptoff=1") // so that seeds draw the same
-	return run.CombinedOutput()
+	mutants.Run(t, mutants.Of(edits), "TestExploreWaiting/sim", "RINGNET_EXPLORE_WORLDS=2000", "GODEBUG=asyncpreemptoff=1") // so that seeds draw the same
 }

@@ -554,6 +554,9 @@ func (w *world) stuck() string {
 		if what := e.m.WaitsInVain(); what != "" {
 			return what
 		}
+		if q := &e.m.send.slots; q.Outstanding() > q.Unsignaled() {
+			return fmt.Sprintf("end %d: %d work requests have not completed: %v", i, q.Outstanding(), e.m)
+		}
 		for _, t := range e.streams {
 			other := w.talk(1-i, t.id)
 			switch {
