@@ -49,7 +49,10 @@ func BenchmarkDial(b *testing.B) {
 			for b.Loop() {
 				c, err := bench.dial(bench.network, bench.to.Addr().String())
 				require.NoError(b, err)
-				auto.Reset(c.(stream)) // leaves no TIME_WAIT
+				auto.Reset(c.(interface { // leaves no TIME_WAIT
+					SetLinger(sec int) error
+					Close() error
+				}))
 			}
 		})
 	}
