@@ -17,8 +17,10 @@ import (
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 var errAbsent = errors.New("absent in this test")
@@ -31,9 +33,9 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
 		open := opens(f)
 		if f == nil {
-			open = func(trustUser, *Config) (fabric.Fabric, error) { return nil, errAbsent }
+			open = func(transport.Trust, *link.Config) (fabric.Fabric, error) { return nil, errAbsent }
 		}
-		addNetwork(t, name, network{carrier: &carrier{name: name, open: open}, family: "ip"})
+		addNetwork(t, name, namedNetwork{&transport.Network{Name: name, Open: open}, "ip"})
 	}
 }
 
@@ -57,7 +59,7 @@ func setAutoTimes(t testing.TB, set func(*auto.Times)) {
 
 // onlySHM has auto do without rdma, whatever this machine has.
 func onlySHM(t *testing.T) {
-	f, err := openSHM(nil, nil)
+	f, err := transport.SHM.Open(nil, nil)
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}

@@ -1,9 +1,9 @@
 package ringnet
 
+// AutoListener, on TCP and the better networks.
+
 import (
-	"context"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/auto"
@@ -16,88 +16,10 @@ import (
 // goroutines at once.
 type AutoListener struct {
 	listener *auto.Listener
-	better   map[string]*Listener // by network: those that it has offered
-	trace    *Trace
-	stats    listenerStats // of TCP
+	observer observer
 }
 
 var _ net.Listener = (*AutoListener)(nil)
-
-// listenAuto listens on TCP and on the same port of each better network.
-func (lc *ListenConfig) listenAuto(ctx context.Context, n network, address string) (*AutoListener, net.Addr, error) {
-	addr, err := n.resolveLocal(ctx, address)
-	if err != nil {
-		return nil, nil, err
-	}
-	l := &AutoListener{better: make(map[string]*Listener), trace: lc.Trace}
-	cfg, err := lc.auto(l)
-	if err != nil {
-		return nil, nil, err
-	}
-	if l.listener, addr, err = cfg.Listen(ctx, string(n.family), addr); err != nil {
-		return nil, rconn.NewAddr("auto", addr), withReasons(err)
-	}
-	return l, nil, nil
-}
-
-// ListenOn listens on "auto" at the address of a TCP listener that exists already, for
-// example one that a service manager or an earlier process has passed on. If it succeeds,
-// the AutoListener owns tcp and closes it; if it fails, tcp stays the caller's. Where another
-// socket has the port of a better network, the listener does not offer that network, and
-// PassedOver says so; that socket still gets none of the connections that TCP brings here.
-// The error is a *net.OpError.
-func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
-	l := &AutoListener{better: make(map[string]*Listener), trace: lc.Trace}
-	cfg, err := lc.auto(l)
-	if err == nil {
-		l.listener, err = cfg.ListenOn(tcp)
-	}
-	if err != nil {
-		addr, _ := hostport.LocalAddrPort(tcp.Addr()) // which is a *net.TCPAddr
-		return nil, opError("listen", "auto", nil, rconn.NewAddr("auto", addr), withReasons(err))
-	}
-	return l, nil
-}
-
-// auto returns how l is to listen.
-func (lc *ListenConfig) auto(l *AutoListener) (*auto.ListenConfig, error) {
-	most, err := lc.places()
-	if err != nil {
-		return nil, err
-	}
-	steering, err := auto.Steer()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := steering.Require("ListenConfig.Require", lc.Require); err != nil {
-		return nil, err
-	}
-	return &auto.ListenConfig{
-		Steering: steering,
-		Require:  lc.Require,
-		TCP:      lc.TCP,
-		Backlog:  most.maxConnections,
-		Times:    autoTimes,
-		Wrap:     func(c *net.TCPConn) auto.Conn { return l.trace.newTCPConn(c, false) },
-		Offer: func(name, family string, addr netip.AddrPort, to *auto.Listener) (*auto.Part, error) {
-			n := networks[name].here()
-			n.family = hostport.Family(family)
-			better, err := lc.listen(n, addr, most, arrivals{
-				queue:  to.Queue,
-				accept: to.AcceptLink,
-				failed: func(better *Listener, err error) {
-					to.PassOver(name, err)
-					_ = better.stop() // dialers are refused there at once, and take TCP
-				},
-			})
-			if err != nil {
-				return nil, err
-			}
-			l.better[name] = better
-			return &auto.Part{Serve: func() { go better.serve() }, Refuse: better.refuse, Stop: better.stop}, nil
-		},
-	}, nil
-}
 
 // Accept waits for the next connection, until the deadline, and returns it: an
 // *[AutoConn], which the caller closes. The error is a *net.OpError. errors.Is finds
@@ -114,8 +36,7 @@ func (l *AutoListener) Accept() (net.Conn, error) {
 		return nil, l.opError("accept", err)
 	}
 	passedOver := reasonsOf(l.listener.PassedOver(a.Conn.Carrier()))
-	l.count(a.Conn.Carrier(), len(passedOver) < len(auto.BetterThanTCP))
-	l.trace.accepted(a.Conn)
+	l.observer.accepted(a.Conn, a.Conn.Carrier() == "tcp" && len(passedOver) < len(auto.BetterThanTCP))
 	conn := newAutoConn(a.Conn, passedOver)
 	if l.Addr().(*net.TCPAddr).IP.To4() == nil {
 		conn.local, conn.remote = asIPv6(conn.local), asIPv6(conn.remote)
@@ -131,27 +52,12 @@ func asIPv6(a net.Addr) net.Addr {
 	return &tcp
 }
 
-// count counts a connection that Accept returns. offered reports whether the listener offers a
-// network better than TCP.
-func (l *AutoListener) count(network string, offered bool) {
-	if better := l.better[network]; better != nil {
-		better.stats.accepted(network)
-		return
-	}
-	l.stats.count(network, func(s *ListenerStats) {
-		s.Accepted++
-		if offered {
-			s.FellBack++
-		}
-	})
-}
-
 // Stats returns a snapshot of the listener's counters for each network on which it listens
 // or has listened: "tcp", "shm", "rdma". It works after Close, too.
 func (l *AutoListener) Stats() map[string]ListenerStats {
-	stats := map[string]ListenerStats{"tcp": l.stats.snapshot()}
-	for network, better := range l.better {
-		stats[network] = better.Stats()
+	stats := make(map[string]ListenerStats)
+	for _, network := range l.listener.Networks() {
+		stats[network] = l.observer.stats.snapshot(network)
 	}
 	return stats
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/auto"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 // BenchmarkDial measures Dial and Close of auto to a server that has TCP alone, and to one
@@ -49,7 +49,7 @@ func BenchmarkDial(b *testing.B) {
 			for b.Loop() {
 				c, err := bench.dial(bench.network, bench.to.Addr().String())
 				require.NoError(b, err)
-				auto.Reset(c.(interface { // leaves no TIME_WAIT
+				transport.Reset(c.(interface { // leaves no TIME_WAIT
 					SetLinger(sec int) error
 					Close() error
 				}))

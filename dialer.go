@@ -1,87 +1,31 @@
 package ringnet
 
+// Dial, and its options.
+
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
-	"net/netip"
+	"slices"
 	"strings"
 	"time"
+	"weak"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/hostport"
-	"github.com/ringnet/ringnet/rconn"
+	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/netns"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
-// Conn is one end of a reliable byte stream over RDMA or shared memory. Dial and Accept
-// return a *Conn on the networks "rdma" and "shm"; on "auto" they return an [AutoConn], whose
-// NetConn method returns the *Conn unless TCP carries the connection.
-//
-// Package [rconn] documents the methods:
-//
-//	Read, Write, Close, LocalAddr, RemoteAddr                 of a net.Conn
-//	SetDeadline, SetReadDeadline, SetWriteDeadline            of a net.Conn
-//	CloseRead, CloseWrite, SetLinger                          half-closes, and what Close does
-//	ReadFrom, WriteTo, WriteBuffers                           fewer copies and calls
-//	Peek, Buffered, Discard, NewBuffer, WriteBuffer           without a copy
-//	AwaitRead                                                 waits without a buffer
-//	Carrier, Stats, Link, PeerUser                            the network, the counters, the link,
-//	                                                          and over shm who the peer is
-//	SyscallConn                                               shows whether the Conn is alive
-//	SetNoDelay, SetKeepAlive, SetKeepAlivePeriod,
-//	SetKeepAliveConfig, SetReadBuffer, SetWriteBuffer         change nothing: see Config
-//
-// They may be called by several goroutines at once. The bytes of concurrent Writes do not mix,
-// and concurrent Reads get different bytes. Read and Write do not keep the slice that they are
-// given. A Conn that is garbage-collected without Close is closed then. If a process exits without
-// Close, what Write has accepted may be lost, and its peers read ECONNRESET behind what has arrived.
-//
-// Errors other than io.EOF are *net.OpError. errors.Is finds in them
-//
-//	os.ErrDeadlineExceeded  the deadline has passed; the connection is still usable
-//	net.ErrClosed           this side has called Close
-//	syscall.EPIPE           Write after CloseWrite, or after the peer has closed
-//	syscall.ECONNRESET      the peer is gone without Close, or has closed with bytes unread
-//	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
-//	syscall.ECONNABORTED    an operator has ended the connection: see ringnet kill
-//	syscall.ENETDOWN        this side's device is gone
-//	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost, or both ends
-//	                        have ended their directions
-//	syscall.EPROTO          the peer broke the protocol
-//
-// When the path or a device is lost, the connection waits for another before it fails: see
-// [Config].ResumeTimeout. While the peer's process is stopped the connection does not fail,
-// because the peer's device still answers: Reads and Writes wait until their deadlines. But if
-// this side closes another connection to it meanwhile, and the peer does not go on within
-// ResumeTimeout and 10 s, those that share a link with that one fail.
-type Conn = rconn.Conn
+// autoTimes is a variable because tests change it.
+var autoTimes = auto.DefaultTimes
 
-// Buffer is registered memory from which the device sends without a copy. A Buffer belongs to
-// the connection whose [rconn.Conn.NewBuffer] made it. The program fills it by Write or Fill, and
-// hands it over by [rconn.Conn.WriteBuffer]. The device hands it back, empty, when it has sent the
-// bytes; Wait waits for that. In the meantime Write, Fill and WriteBuffer fail with
-// [ErrHandedOver]. The program never gets a slice of the memory.
-//
-//	b, err := conn.NewBuffer(1 << 20)
-//	…
-//	for err == nil {
-//		b.Wait()
-//		if _, err = b.Fill(file); err == nil {
-//			_, err = conn.WriteBuffer(b)
-//		}
-//	}
-//	b.Close()
-//
-// With two Buffers, a program can fill one while the device sends the other. The methods may be
-// called by several goroutines at once; [rconn.Buffer] documents them: Write, Fill, Len, Wait,
-// Close. The memory counts against [SetMemoryLimit], and is pinned on rdma. The memory and the
-// link stay until Close, or until the garbage collector finds the Buffer. Over shm a Buffer saves
-// nothing: both a Write and a Buffer copy once.
-type Buffer = rconn.Buffer
-
-// ErrHandedOver is the error of methods of a [Buffer] that the device is still sending from.
-var ErrHandedOver = rconn.ErrHandedOver
+// failures are what auto remembers in this process.
+var failures = new(auto.Failures)
 
 // Dialer has the options of Dial. The zero Dialer means the defaults. A Dialer may be used by
 // several goroutines at once, and must not change while it is used.
@@ -181,35 +125,33 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	defer cancel()
 	began := time.Now()
 	c, err = d.dialNamed(ctx, network, address)
-	d.Trace.dialed(network, address, time.Since(began), c, err)
+	reportDial(d.Trace, network, address, time.Since(began), c, err)
 	return c, err
 }
 
 // dialNamed connects to the address on the network that the caller asks for.
 func (d *Dialer) dialNamed(ctx context.Context, asked, address string) (c net.Conn, err error) {
-	network, ours := d.choose(asked)
+	name, ours := d.choose(asked)
 	if !ours {
-		return d.dialOther(ctx, network, address)
+		return d.dialOther(ctx, name, address)
 	}
-	ctx = context.WithValue(ctx, askedKey{}, asked)
 	var addr net.Addr
-	n, ok := networks[network]
-	n = n.here()
+	n, ok := networks[name]
 	switch {
 	case !ok:
-		if err = unknownNetwork(network); network != asked {
+		if err = unknownNetwork(name); name != asked {
 			err = fmt.Errorf("Dialer.ForTCP is %q, which does not go with %s: %w", d.ForTCP, asked, err)
 		}
-	case n.carrier == overAuto:
-		c, addr, err = d.dialAuto(ctx, n, address)
-		countDial(n.name, c, err)
+	case n.Network == overAuto:
+		c, addr, err = d.dialAuto(ctx, n, asked, address)
+		countDial(n.Name, c, err)
 	default:
-		c, addr, err = d.dial(ctx, n, address)
-		countDial(n.name, c, err)
+		c, addr, err = d.dialOne(ctx, n, asked, address)
+		countDial(n.Name, c, err)
 	}
 	if err != nil {
-		c, err = nil, opError("dial", network, d.LocalAddr, addr, contextError(err))
-	} else if one, ok := c.(*Conn); ok && network != asked {
+		c, err = nil, opError("dial", name, d.LocalAddr, addr, transport.ContextError(err))
+	} else if one, ok := c.(*Conn); ok && name != asked {
 		c = newAutoConn(one, nil)
 	}
 	return c, err
@@ -227,6 +169,17 @@ func (d *Dialer) choose(network string) (_ string, ours bool) {
 	return network, false
 }
 
+// unknownNetwork returns a net.UnknownNetworkError that also lists the networks that there
+// are.
+func unknownNetwork(name string) error {
+	hint := ""
+	if strings.HasPrefix(name, "tcp") {
+		hint = "; Dialer.ForTCP names the one to dial for tcp"
+	}
+	known := strings.Join(slices.Sorted(maps.Keys(networks)), ", ")
+	return fmt.Errorf("%w: Dial and Listen know %s%s", net.UnknownNetworkError(name), known, hint)
+}
+
 // dialOther has package net dial, and adds this package's networks to its error for an
 // unknown one.
 func (d *Dialer) dialOther(ctx context.Context, network, address string) (net.Conn, error) {
@@ -240,69 +193,71 @@ func (d *Dialer) dialOther(ctx context.Context, network, address string) (net.Co
 	return c, err
 }
 
-// dial connects to the address on a network of one fabric. If it fails it also returns at
-// which of the addresses that the name has.
-func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, net.Addr, error) {
-	if err := d.Config.Validate(); err != nil {
-		return nil, nil, err
-	}
-	local, remotes, err := d.resolve(ctx, n, address)
+// dialOne connects to the address over one network. If it fails it also returns at which of the
+// addresses that the name has.
+func (d *Dialer) dialOne(ctx context.Context, n namedNetwork, asked, address string) (net.Conn, net.Addr, error) {
+	one, err := d.dialer(n, asked, d.LocalAddr, d.Resolver)
 	if err != nil {
 		return nil, nil, err
 	}
-	if remotes, err = matching(remotes, local.Addr(), address); err != nil {
-		return nil, nil, err
-	}
-	f, err := n.open(d.TrustUser, d.Config)
+	return one.Dial(ctx, n.Network, address)
+}
+
+// dialAuto does what dialOne does, over the best network that both sides have.
+func (d *Dialer) dialAuto(ctx context.Context, n namedNetwork, asked, address string) (net.Conn, net.Addr, error) {
+	tcp := d.netDialer()
+	one, err := d.dialer(n, asked, tcp.LocalAddr, tcp.Resolver)
 	if err != nil {
 		return nil, nil, err
 	}
-	return inTurn(ctx, n.name, remotes, func(ctx context.Context, remote netip.AddrPort) (*Conn, error) {
-		return d.dialPatiently(ctx, n, f, local, remote, unproven{autoTimes.Answer})
-	})
+	if tcp.LocalAddr != nil {
+		tcp.LocalAddr = net.TCPAddrFromAddrPort(one.Local)
+	}
+	steering, err := auto.Steer()
+	if err == nil {
+		steering, err = steering.Require("Dialer.Require", d.Require)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	several := auto.Dialer{
+		Dialer: one, Steering: steering, Networks: named(steering.Better), TCP: tcp, Times: autoTimes,
+		Failures: failures, Lasts: func(err error) bool { return codeOf(err).lasts() },
+	}
+	c, addr, err := several.Dial(ctx, address)
+	if err != nil {
+		return nil, addr, withReasons(err)
+	}
+	return newAutoConn(c.Conn, reasonsOf(c.PassedOver)), nil, nil
 }
 
-// resolve returns the address to dial from, and those to dial in the order to try them.
-func (d *Dialer) resolve(ctx context.Context, n network, address string) (local netip.AddrPort, remotes []netip.AddrPort, err error) {
-	if local, err = hostport.LocalAddrPort(d.LocalAddr); err != nil {
-		return local, nil, err
+// dialer returns what dials over one network at a time.
+func (d *Dialer) dialer(n namedNetwork, asked string, localAddr net.Addr, resolver *net.Resolver) (transport.Dialer, error) {
+	local, err := hostport.LocalAddrPort(localAddr)
+	one := transport.Dialer{
+		Asked: asked, Family: n.family, Namespace: netns.Current(), Local: local, Resolver: resolver,
+		Config: (*link.Config)(d.Config), Events: &observer{trace: d.Trace, dialed: true}, Answer: autoTimes.Answer,
 	}
-	remotes, err = n.family.Resolve(ctx, cmp.Or(d.Resolver, net.DefaultResolver), "tcp", address, n.family.Loopback())
-	return local, remotes, err
+	if d.TrustUser != nil {
+		one.Trust, one.Trustee = d.TrustUser, weak.Make(d)
+	}
+	return one, cmp.Or(d.Config.Validate(), err)
 }
 
-// inTurn dials addresses one after the other until one connects. If all fail, it returns the
-// first one and its error.
-func inTurn[C any](ctx context.Context, network string, remotes []netip.AddrPort,
-	dial func(context.Context, netip.AddrPort) (C, error)) (none C, first net.Addr, err error) {
-	for i, remote := range remotes {
-		if ended := ctx.Err(); ended != nil {
-			if err == nil {
-				first, err = rconn.NewAddr(network, remote), ended
-			}
-			break
-		}
-		shared, cancel := share(ctx, len(remotes)-i)
-		c, failed := traceConnect(shared, remote, dial)
-		cancel()
-		if failed == nil {
-			return c, nil, nil
-		}
-		if err == nil {
-			first, err = rconn.NewAddr(network, remote), failed
-		}
+// netDialer returns package net's dialer with the options in d.TCP, and those of d that apply
+// to all networks.
+func (d *Dialer) netDialer() net.Dialer {
+	var n net.Dialer
+	if d.TCP != nil {
+		n = *d.TCP
 	}
-	return none, first, err
-}
-
-// share limits ctx to an equal share of the time that it has left, for one of the given
-// number of addresses, but to 2 s at least, as package net does.
-func share(ctx context.Context, addresses int) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok || addresses == 1 {
-		return ctx, func() {}
+	if d.Resolver != nil {
+		n.Resolver = d.Resolver
 	}
-	return context.WithTimeout(ctx, max(time.Until(deadline)/time.Duration(addresses), 2*time.Second))
+	if d.LocalAddr != nil {
+		n.LocalAddr = d.LocalAddr
+	}
+	return n
 }
 
 // limit applies Timeout and Deadline to ctx.

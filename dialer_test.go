@@ -10,7 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/testing/sim"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 func TestForTCPDialsItsNetworkInsteadOfTCP(t *testing.T) {
@@ -108,10 +110,10 @@ func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
 func TestConfigOfEachSideReachesItsFabric(t *testing.T) {
 	n := sim.New(sim.Link{})
 	var class int
-	addNetwork(t, "sim", network{carrier: &carrier{name: "sim", open: func(_ trustUser, c *Config) (fabric.Fabric, error) {
+	addNetwork(t, "sim", namedNetwork{&transport.Network{Name: "sim", Open: func(_ transport.Trust, c *link.Config) (fabric.Fabric, error) {
 		class = c.TrafficClass
 		return n, nil
-	}}, family: "ip"})
+	}}, "ip"})
 
 	l := listen(t, ListenConfig{Config: &Config{TrafficClass: 104}}, "sim", "10.0.0.1:0")
 	require.Equal(t, 104, class)

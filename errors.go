@@ -1,14 +1,12 @@
 package ringnet
 
-// Errors as package net has them: those of dials and listeners are a *net.OpError, and the
-// end of a context has package net's words.
+// Errors as package net has them: those of dials and listeners are a *net.OpError.
 
 import (
-	"context"
 	"errors"
 	"net"
-	"os"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 )
@@ -53,35 +51,25 @@ func opError(op, network string, source, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: err}
 }
 
-// contextError gives the end of a context package net's words. Errors that say more than
-// that the context has ended are returned as they are.
-func contextError(err error) error {
-	switch err.(type) {
-	case *autoError, *requiredError, *waitError, *net.DNSError:
-		return err
-	}
-	switch {
-	case errors.Is(err, context.Canceled):
-		return canceledError{}
-	case errors.Is(err, context.DeadlineExceeded):
-		return timeoutError{}
+// withReasons adds the reasons to an error of auto that has them.
+func withReasons(err error) error {
+	var required *auto.RequiredError
+	if errors.As(err, &required) {
+		return &requiredError{required, reasonsOf(required.PassedOver)}
 	}
 	return err
 }
 
-// timeoutError is the error of a dial that took too long. errors.Is finds in it both what
-// package net's dials return then, and what its connections return.
-type timeoutError struct{}
-
-func (timeoutError) Error() string   { return "i/o timeout" }
-func (timeoutError) Timeout() bool   { return true }
-func (timeoutError) Temporary() bool { return true }
-func (timeoutError) Is(err error) bool {
-	return err == context.DeadlineExceeded || err == os.ErrDeadlineExceeded
+// requiredError says why no network but TCP can be had, where TCP alone is not enough.
+type requiredError struct {
+	*auto.RequiredError
+	reasons []Reason
 }
 
-// canceledError is the error of a dial whose context was cancelled.
-type canceledError struct{}
-
-func (canceledError) Error() string     { return "operation was canceled" }
-func (canceledError) Is(err error) bool { return err == context.Canceled }
+func (e *requiredError) Unwrap() []error {
+	errs := make([]error, len(e.reasons))
+	for i, r := range e.reasons {
+		errs[i] = r
+	}
+	return errs
+}

@@ -180,8 +180,7 @@ func TestALinkThatIsBusyHidesNothing(t *testing.T) {
 	states := func() (clients, servers inspect.Connection) {
 		return of(t, describeProcess(inspect.Request{}), client)
 	}
-	listener := l.(*Listener)
-	listener.mu.Lock() // which the server's link waits for when a stream is offered
+	totals.mu.Lock() // which the server's link waits for when a stream is offered
 	dialed := make(chan net.Conn, 1)
 	go func() {
 		c, _ := Dial("shm", l.Addr().String())
@@ -200,7 +199,7 @@ func TestALinkThatIsBusyHidesNothing(t *testing.T) {
 	}
 	require.Empty(t, locals)
 	require.ErrorContains(t, kill(servers.Number), "busy")
-	listener.mu.Unlock()
+	totals.mu.Unlock()
 	another := <-dialed
 	require.NotNil(t, another)
 	require.NoError(t, another.Close())

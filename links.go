@@ -1,103 +1,12 @@
 package ringnet
 
-// Which connections share a link, and what this package tells about links and memory.
+// What programs are told of links and memory, and what they may say of them.
 
 import (
-	"context"
-	"net/netip"
-	"sync"
-	"weak"
-
-	"github.com/ringnet/ringnet/internal/bubble"
 	"github.com/ringnet/ringnet/internal/budget"
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/internal/netns"
 	"github.com/ringnet/ringnet/rconn"
 )
-
-// linkKey is what dials must have in common to share a link.
-type linkKey struct {
-	network       string
-	namespace     netns.Namespace
-	fabric        fabric.Fabric // nil with trust
-	local, remote netip.AddrPort
-	config        link.Config          // with its defaults
-	trust         weak.Pointer[Dialer] // the one whose TrustUser decides; nil without TrustUser
-	proven        bool                 // dialed by auto, with the proof that TCP leads to the same listener
-	bubble        bool                 // made in one of testing/synctest
-}
-
-// links are the links that this process has dialed and on which more connections may begin.
-var links link.Pool[linkKey]
-
-// reconnect has the listeners to which peers come back when a link has lost its queue pair, for
-// each fabric whose queue pairs may be lost while both processes live.
-var reconnect sync.Map // of *link.ReconnectListener by fabric.Fabric
-
-// completeLink sets what a link gets from its network.
-func completeLink(cfg *link.Setup, n network, f fabric.Fabric) {
-	cfg.Network, cfg.Namespace, cfg.Addresses = n.name, n.namespace, n.addresses
-	if cfg.ResumeTimeout > 0 && !n.oneHost && n.namespace == 0 { // goroutines look for another queue pair
-		r, _ := reconnect.LoadOrStore(f, &link.ReconnectListener{Fabric: f})
-		cfg.Reconnect = r.(*link.ReconnectListener)
-	}
-}
-
-// setup returns what the links that d dials are made of.
-func (d *Dialer) setup(n network, f fabric.Fabric) (link.Setup, error) {
-	cfg, err := link.NewSetup((*link.Config)(d.Config))
-	if err == nil {
-		completeLink(&cfg, n, f)
-	}
-	return cfg, err
-}
-
-// linkKey returns the key of the links that d may share.
-func (d *Dialer) linkKey(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Setup, proven bool) linkKey {
-	key := linkKey{
-		network: cfg.Network, namespace: cfg.Namespace, fabric: f, local: local, remote: remote,
-		config: cfg.Config, proven: proven, bubble: bubble.In(),
-	}
-	if d.TrustUser != nil {
-		key.fabric, key.trust = nil, weak.Make(d) // each dial opens a fabric of its own, which asks d
-	}
-	return key
-}
-
-// dialLink connects to an address, over a link that is up or over one that maker makes.
-func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, maker linkMaker) (*Conn, error) {
-	cfg, err := d.setup(n, f)
-	if err != nil {
-		return nil, err
-	}
-	request := n.request(f, local, remote)
-	var made *link.Link // nil if the connection begins on a link that was there
-	connect := func(ctx context.Context, another bool) (*link.Stream, error) {
-		s, err := maker.Dial(ctx, request, cfg, another)
-		if err == nil {
-			made = s.Link()
-		}
-		return s, err
-	}
-	var s *link.Stream
-	if cfg.Dedicated || local.Port() != 0 {
-		cfg.Dedicated = true
-		s, err = connect(ctx, false)
-	} else {
-		_, isUnproven := maker.(unproven)
-		key := d.linkKey(f, local, remote, cfg, !isUnproven)
-		s, err = links.Dial(ctx, key, connect, link.More{Links: d.Config.MostLinks(), Answer: maker.Answer()})
-	}
-	if err != nil {
-		return nil, err
-	}
-	c := d.Trace.newConn(s, true)
-	if made != nil {
-		d.Trace.made(made) // if the user's function panics, the garbage collector closes c
-	}
-	return c, nil
-}
 
 // LinkInfo describes a link of this process at one moment: [Links], a [Trace] and
 // [rconn.Conn.Link] return one.

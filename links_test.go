@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"reflect"
 	"runtime"
 	"sync"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
+	"github.com/ringnet/ringnet/internal/transport"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -224,18 +224,14 @@ func TestALinkWithoutAConnectionIsNotMade(t *testing.T) {
 		cfg, err := link.NewSetup((*link.Config)(small))
 		require.NoError(t, err)
 		n := networks[h.network]
-		f, err := n.open(nil, nil)
+		f, err := n.Open(nil, nil)
 		require.NoError(t, err)
 		for range 3 {
 			ep, err := f.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
 			require.NoError(t, err)
 			_, err = link.Dial(t.Context(), older{ep}, cfg)
 			require.ErrorIs(t, err, errDied)
-			hang.Unless(t, func() bool { // the listener knows it, too
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				return l.places.connections == 0 && l.places.links == 0
-			})
+			hang.Unless(t, func() bool { return l.listener.Taken() == 0 }) // the listener knows it, too
 		}
 		requireNothingElse(t, l)
 		ask(t, c, s, 1000)
@@ -271,7 +267,7 @@ func TestConnectionsOfADialerThatTrustsKeepToTheirNetwork(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) })
 		d := &Dialer{TrustUser: func(uint32) bool { return true }}
 		for _, name := range []string{"one", "other"} { // which have the same addresses
-			addNetwork(t, name, network{carrier: &carrier{name: name, open: opens(sim.New(sim.Link{}))}, family: "ip"})
+			addNetwork(t, name, namedNetwork{&transport.Network{Name: name, Open: opens(sim.New(sim.Link{}))}, "ip"})
 			l, err := Listen(name, "10.0.0.1:80")
 			require.NoError(t, err)
 			defer l.Close()
@@ -283,28 +279,13 @@ func TestConnectionsOfADialerThatTrustsKeepToTheirNetwork(t *testing.T) {
 	})
 }
 
-// What a link is made with, beside its Config, is not what it is known by: another dial may be given others.
-func TestTheKeyOfALinkHasWhatIdentifiesIt(t *testing.T) {
-	key := reflect.TypeFor[linkKey]()
-	for _, f := range reflect.VisibleFields(key) {
-		wiring := []reflect.Kind{reflect.Pointer, reflect.Func, reflect.Chan}
-		require.NotContains(t, wiring, f.Type.Kind(), f.Name)
-		if f.Type.Kind() != reflect.Struct || f.Type.PkgPath() != reflect.TypeFor[link.Config]().PkgPath() {
-			continue
-		}
-		for _, in := range reflect.VisibleFields(f.Type) {
-			require.NotContains(t, append(wiring, reflect.Interface), in.Type.Kind(), "%s.%s", f.Name, in.Name)
-		}
-	}
-}
-
 // If the peer's application does not close, the times that its stream and that the link
 // wait for it pass at the same moment, while this side wakes the peer for what it has posted.
 func TestALinkEndsWhileItsPeerIsWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) })
 		f := &hooked{Fabric: sim.New(sim.Link{Latency: time.Millisecond}), ring: func() { time.Sleep(10 * time.Millisecond) }}
-		addNetwork(t, "slow", network{carrier: &carrier{name: "slow", open: opens(f)}, family: "ip"})
+		addNetwork(t, "slow", namedNetwork{&transport.Network{Name: "slow", Open: opens(f)}, "ip"})
 		h := host{"slow", "10.0.0.1"}
 		l := h.listen(t, ListenConfig{Config: small})
 		for range 20 {

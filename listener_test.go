@@ -19,6 +19,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
@@ -165,7 +166,7 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 				n := sim.New(sim.Link{Latency: time.Millisecond})
 				simulate(t, n)
 				mute := &hooked{Fabric: n, confirm: func(func() error) error { return nil }}
-				addNetwork(t, "mute", network{carrier: &carrier{name: "mute", open: opens(mute)}, family: "ip"})
+				addNetwork(t, "mute", namedNetwork{&transport.Network{Name: "mute", Open: opens(mute)}, "ip"})
 				l := host{"sim", "10.0.0.1"}.listen(t, lc)
 				acceptAll(t, l)
 				for range 4 {
@@ -173,7 +174,7 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 				}
 				start := time.Now()
 				dial(t, &Dialer{}, "sim", l.Addr().String())
-				require.LessOrEqual(t, time.Since(start), confirmWithin+4*fabric.LongestPause)
+				require.LessOrEqual(t, time.Since(start), transport.ConfirmWithin+4*fabric.LongestPause)
 			})
 		})
 	}
@@ -199,7 +200,7 @@ func TestPlacesAreSharedFairly(t *testing.T) {
 				n := sim.New(sim.Link{Latency: time.Millisecond})
 				simulate(t, n)
 				mute := &hooked{Fabric: n, confirm: func(func() error) error { return nil }}
-				addNetwork(t, "mute", network{carrier: &carrier{name: "mute", open: opens(mute)}, family: "ip"})
+				addNetwork(t, "mute", namedNetwork{&transport.Network{Name: "mute", Open: opens(mute)}, "ip"})
 				l := host{"sim", "10.0.0.1"}.listen(t, test.lc)
 				acceptAll(t, l)
 				var hostile sync.WaitGroup
@@ -223,7 +224,7 @@ func TestPlacesAreSharedFairly(t *testing.T) {
 				for range 10 {
 					start := time.Now()
 					dial(t, from(honest), "sim", l.Addr().String())
-					assert.LessOrEqual(t, time.Since(start), shareWithin+3*fabric.LongestPause)
+					assert.LessOrEqual(t, time.Since(start), transport.ShareWithin+3*fabric.LongestPause)
 				}
 				cancel()
 				hostile.Wait()

@@ -19,6 +19,7 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
+	"github.com/ringnet/ringnet/internal/transport"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -461,7 +462,7 @@ func TestAutoGoesOnOverItsLinksWhereItGetsNoOther(t *testing.T) {
 
 func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
 	h := rdmaHost(t)
-	f, err := openRDMA(nil, nil)
+	f, err := transport.RDMA.Open(nil, nil)
 	require.NoError(t, err)
 	better(t, nil, f)
 	requireReasons(t, requireCarried(t, listenAuto(t, h.any()), Dialer{}, "rdma"), "shm: absent")

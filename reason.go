@@ -1,5 +1,7 @@
 package ringnet
 
+// Why a network does not carry a connection, in words and in codes.
+
 import (
 	"context"
 	"errors"
@@ -56,10 +58,9 @@ const (
 )
 
 // reasonsOf returns the Reasons of networks that do not carry a connection.
-func reasonsOf(failures []auto.Failure) (reasons []Reason) {
-	for _, f := range failures {
-		err := contextError(f.Err)
-		r := Reason{f.Network, codeOf(err), err}
+func reasonsOf(failed auto.PassedOver) (reasons []Reason) {
+	for _, f := range failed {
+		r := Reason{f.Network, codeOf(f.Err), f.Err}
 		if f.Unanswered {
 			r.Code = ReasonSilent
 		}

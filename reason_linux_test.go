@@ -16,6 +16,7 @@ import (
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 func TestReasonsHaveCodes(t *testing.T) {
@@ -35,11 +36,11 @@ func TestReasonsHaveCodes(t *testing.T) {
 		ReasonRefused:      {&fabric.RefusedError{}},
 		ReasonElsewhere:    {auto.ErrElsewhere, auto.ErrUnsure, auto.ErrUnmet},
 		ReasonUnreachable:  {syscall.EHOSTUNREACH, syscall.ENETUNREACH},
-		ReasonSilent:       {syscall.ETIMEDOUT, timeoutError{}, context.DeadlineExceeded},
+		ReasonSilent:       {syscall.ETIMEDOUT, transport.ContextError(context.DeadlineExceeded), context.DeadlineExceeded},
 		ReasonNotTried:     {auto.ErrLost, auto.ErrNoTCP, auto.ErrSlowTCP},
 		ReasonReset:        {syscall.ECONNRESET, fmt.Errorf("%w (%w)", syscall.ECONNRESET, fabric.ErrQueuePair)},
 		ReasonProtocol:     {&link.ProtocolError{}},
-		ReasonCanceled:     {canceledError{}, context.Canceled},
+		ReasonCanceled:     {transport.ContextError(context.Canceled), context.Canceled},
 		ReasonOther:        {errors.New("anything")},
 	} {
 		for _, err := range errs {

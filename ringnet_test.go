@@ -20,8 +20,10 @@ import (
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/hostport"
+	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 // host is where a test listens: a network's name and a host of that network.
@@ -45,13 +47,13 @@ func overEachNetwork(t *testing.T, test func(t *testing.T, h host)) {
 // simulate makes the networks "sim", "sim4" and "sim6" for the length of a test.
 func simulate(t *testing.T, n *sim.Network) {
 	for name, family := range map[string]hostport.Family{"sim": "ip", "sim4": "ip4", "sim6": "ip6"} {
-		addNetwork(t, name, network{carrier: &carrier{name: "sim", open: opens(n)}, family: family})
+		addNetwork(t, name, namedNetwork{&transport.Network{Name: "sim", Open: opens(n)}, family})
 	}
 }
 
 // addNetwork adds a network for the length of a test, or has it take the place of the one of
 // that name.
-func addNetwork(t *testing.T, name string, n network) {
+func addNetwork(t *testing.T, name string, n namedNetwork) {
 	before, had := networks[name]
 	networks[name] = n
 	t.Cleanup(func() {
@@ -63,13 +65,13 @@ func addNetwork(t *testing.T, name string, n network) {
 }
 
 // opens returns how a network opens a fabric that there is already.
-func opens(f fabric.Fabric) func(trustUser, *Config) (fabric.Fabric, error) {
-	return func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }
+func opens(f fabric.Fabric) func(transport.Trust, *link.Config) (fabric.Fabric, error) {
+	return func(transport.Trust, *link.Config) (fabric.Fabric, error) { return f, nil }
 }
 
 // shmHost is an address of this host, on systems that have shm.
 func shmHost(t *testing.T) host {
-	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
+	if _, err := transport.SHM.Open(nil, nil); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
 	return host{"shm", "127.0.0.1"}

@@ -3,9 +3,7 @@ package ringnet
 // What the connections, dials and listeners of this process have done.
 
 import (
-	"errors"
 	"maps"
-	"net"
 	"sync"
 
 	"github.com/ringnet/ringnet/internal/auto"
@@ -96,21 +94,21 @@ func Totals() map[string]NetworkTotals {
 }
 
 // totals are what is counted when it happens.
-var totals = processTotals{networks: make(map[string]*NetworkTotals)}
+var totals = processTotals{byNetwork: make(map[string]*NetworkTotals)}
 
 type processTotals struct {
-	mu       sync.Mutex
-	networks map[string]*NetworkTotals
+	mu        sync.Mutex
+	byNetwork map[string]*NetworkTotals
 }
 
 // count calls add, with mu held, to count something on a network.
 func (p *processTotals) count(network string, add func(t *NetworkTotals)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.networks[network]
+	t := p.byNetwork[network]
 	if t == nil {
 		t = new(NetworkTotals)
-		p.networks[network] = t
+		p.byNetwork[network] = t
 	}
 	add(t)
 }
@@ -118,8 +116,8 @@ func (p *processTotals) count(network string, add func(t *NetworkTotals)) {
 func (p *processTotals) snapshot() map[string]NetworkTotals {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := make(map[string]NetworkTotals, len(p.networks))
-	for network, t := range p.networks {
+	all := make(map[string]NetworkTotals, len(p.byNetwork))
+	for network, t := range p.byNetwork {
 		c := *t
 		c.DialsFailed, c.PassedOver, c.LinksLost = maps.Clone(c.DialsFailed), maps.Clone(c.PassedOver), maps.Clone(c.LinksLost)
 		c.ListenerStats = c.ListenerStats.clone()
@@ -136,66 +134,31 @@ func increment(m *map[ReasonCode]uint64, code ReasonCode) {
 	(*m)[code]++
 }
 
-// listenerStats counts for one listener, and for the process as well.
+// listenerStats counts for one listener, by network, and for the process as well.
 type listenerStats struct {
 	mu sync.Mutex
-	ListenerStats
+	of map[string]ListenerStats
 }
 
 func (s *listenerStats) count(network string, add func(s *ListenerStats)) {
 	s.mu.Lock()
-	add(&s.ListenerStats)
+	if s.of == nil {
+		s.of = make(map[string]ListenerStats)
+	}
+	of := s.of[network]
+	add(&of)
+	s.of[network] = of
 	s.mu.Unlock()
 	totals.count(network, func(t *NetworkTotals) { add(&t.ListenerStats) })
 }
 
-// accepted counts a connection that Accept returns.
-func (s *listenerStats) accepted(network string) {
-	s.count(network, func(s *ListenerStats) { s.Accepted++ })
-}
-
-// failed counts a connection that a dialer has asked for and not got.
-func (s *listenerStats) failed(network string, code ReasonCode) {
-	s.count(network, func(s *ListenerStats) { increment(&s.Failed, code) })
-}
-
-func (s *listenerStats) snapshot() ListenerStats {
+func (s *listenerStats) snapshot(network string) ListenerStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.clone()
+	return s.of[network].clone()
 }
 
 func (s ListenerStats) clone() ListenerStats {
 	s.Failed = maps.Clone(s.Failed)
 	return s
-}
-
-// countDial counts a dial of a network that has returned c or err.
-func countDial(network string, c net.Conn, err error) {
-	for _, r := range passedOver(c, err) {
-		totals.count(r.Network, func(t *NetworkTotals) { increment(&t.PassedOver, r.Code) })
-	}
-	if err != nil {
-		totals.count(network, func(t *NetworkTotals) { increment(&t.DialsFailed, codeOf(err)) })
-		return
-	}
-	totals.count(c.(stream).Carrier(), func(t *NetworkTotals) { t.Dialed++ })
-}
-
-// passedOver returns the reasons why a dial has not connected over better networks.
-func passedOver(c net.Conn, err error) []Reason {
-	var required *requiredError
-	var tcp *autoError
-	switch {
-	case errors.As(err, &required):
-		return required.reasons
-	case errors.As(err, &tcp):
-		return tcp.passedOver
-	case err != nil:
-		return nil
-	}
-	if a, ok := c.(*AutoConn); ok {
-		return a.passedOver
-	}
-	return nil
 }

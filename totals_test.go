@@ -142,7 +142,7 @@ func TestListenersCountRefusalsForMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, sim.New(sim.Link{}))
 			l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{})
-			l.link.Budget = budget.New(func() budget.Limits { return budget.Limits{Registered: has, Locked: has} })
+			l.listener.Setup.Budget = budget.New(func() budget.Limits { return budget.Limits{Registered: has, Locked: has} })
 			before := Totals()
 			var d Dialer
 			if has > 0 {

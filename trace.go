@@ -1,13 +1,10 @@
 package ringnet
 
+// Trace: which functions of a program are called when something happens.
+
 import (
 	"net"
 	"time"
-	"weak"
-
-	"github.com/ringnet/ringnet/internal/auto"
-	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/rconn"
 )
 
 // Trace has functions that this package calls when something happens to dials, connections
@@ -77,80 +74,4 @@ type CloseEvent struct {
 	Stats         Stats
 	Err           error // the error that Close has returned
 	Dropped       bool  // the program did not close it, and the garbage collector found it
-}
-
-func (t *Trace) dialed(network, address string, took time.Duration, c net.Conn, err error) {
-	if t == nil || t.Dialed == nil {
-		return
-	}
-	e := DialEvent{Network: network, Address: address, Took: took, PassedOver: passedOver(c, err), Err: err}
-	if err == nil {
-		if a, ok := c.(*AutoConn); ok {
-			c = a.stream
-		}
-		e.Local, e.Remote = c.LocalAddr(), c.RemoteAddr()
-		e.Carrier = e.Local.Network()
-	}
-	t.Dialed(e)
-}
-
-func (t *Trace) accepted(c net.Conn) {
-	if t != nil && t.Accepted != nil {
-		t.Accepted(AcceptEvent{c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr()})
-	}
-}
-
-// newConn makes a connection of a stream, and counts it.
-func (t *Trace) newConn(s *link.Stream, dialed bool) *Conn {
-	network := s.Link().Network()
-	c := t.opened(CloseEvent{
-		Carrier: network,
-		Local:   rconn.NewAddr(network, s.LocalAddr()),
-		Remote:  rconn.NewAddr(network, s.RemoteAddr()),
-		Dialed:  dialed,
-	})
-	c.stream = s
-	conn := rconn.New(s, c.ended)
-	c.enter(keyOf(conn))
-	return conn
-}
-
-// newTCPConn makes a connection of auto that TCP carries, and counts it.
-func (t *Trace) newTCPConn(tcp *net.TCPConn, dialed bool) *auto.TCPConn {
-	c := t.opened(CloseEvent{
-		Carrier: "tcp",
-		Local:   tcp.LocalAddr(),
-		Remote:  tcp.RemoteAddr(),
-		Dialed:  dialed,
-	})
-	conn := auto.NewTCPConn(tcp, c.ended)
-	c.tcp = weak.Make(conn)
-	c.enter(keyOf(conn))
-	return conn
-}
-
-// opened counts a connection that begins. e has what is known already.
-func (t *Trace) opened(e CloseEvent) *connection {
-	totals.count(e.Carrier, func(t *NetworkTotals) { t.Opened++ })
-	return &connection{CloseEvent: e, trace: t, began: time.Now()}
-}
-
-// made counts a link, and reports it, and what becomes of it, to the Trace.
-func (t *Trace) made(l *link.Link) {
-	network := l.Network()
-	totals.count(network, func(t *NetworkTotals) { t.LinksMade++ })
-	if t != nil && t.LinkUp != nil {
-		t.LinkUp(rconn.LinkInfoOf(l.Info()))
-	}
-	if t != nil && t.LinkMoved != nil {
-		l.OnMove(func(i link.Info, waited time.Duration, cause error) { t.LinkMoved(rconn.LinkInfoOf(i), waited, cause) })
-	}
-	l.OnDown(func(cause error) {
-		if cause != nil {
-			totals.count(network, func(t *NetworkTotals) { increment(&t.LinksLost, codeOf(cause)) })
-		}
-		if t != nil && t.LinkDown != nil {
-			t.LinkDown(rconn.LinkInfoOf(l.Info()), cause)
-		}
-	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/testing/strangers"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 // strangerEnv says what a process of another user does: its role, and the arguments of that.
@@ -78,7 +79,7 @@ var roles = map[string]func(args []string) error{
 // claimAsStranger asks a listener of auto over shm for a link, and names a port of TCP that is
 // not its own.
 func claimAsStranger(args []string) error {
-	f, err := openSHM(nil, nil)
+	f, err := transport.SHM.Open(nil, nil)
 	if err != nil {
 		return err
 	}

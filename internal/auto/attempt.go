@@ -1,83 +1,72 @@
 package auto
 
+// A dial of one address: the better networks are asked in turn, with a proof that TCP leads to the
+// same listener, and TCP when none of them has answered in time.
+
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/internal/netns"
-	"github.com/ringnet/ringnet/rconn"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 // Dialer dials addresses over the best network that both ends have. It must not change once it
 // is in use.
 type Dialer struct {
+	transport.Dialer
 	Steering
-	Networks  []Network  // those of Steering.Better
-	TCP       net.Dialer // also for the proofs
-	Times     Times
-	Namespace netns.Namespace // of the thread that calls Dial
-
+	Networks []*transport.Network // those of Steering.Better
+	TCP      net.Dialer           // also for the proofs
+	Times    Times
 	Failures *Failures
 	Lasts    func(error) bool // whether the next dial would most likely fail for the same reason
-	Trust    any              // comparable; dialers that trust other users do not share what Failures has
-
-	Wrap func(*net.TCPConn) Conn // makes a connection that TCP carries
 }
 
-// Network is one that is better than TCP.
-type Network struct {
-	Name string
-	Open func() (fabric.Fabric, error)
-
-	// Up reports whether a proven link to an address is up and answers.
-	Up func(f fabric.Fabric, remote netip.AddrPort) bool
-
-	// Dial connects to an address, over a proven link that is up or over one that it has
-	// links make.
-	Dial func(ctx context.Context, f fabric.Fabric, remote netip.AddrPort, links *ProvenLinks) (*rconn.Conn, error)
+// Dialed is a connection, and why no better network carries it.
+type Dialed struct {
+	transport.Conn
+	PassedOver PassedOver
 }
 
-// Dial connects to the process that TCP would reach at an address. It takes at most
-// Times.Answer longer than TCP alone would. It also returns why networks better than the one
-// that carries the connection do not, also if it fails. The error is TCP's, that of ctx, or a
-// *[RequiredError].
-func (d *Dialer) Dial(ctx context.Context, remote netip.AddrPort) (Conn, []Failure, error) {
+// dial connects to the process that TCP would reach at one address. It takes at most Times.Answer
+// longer than TCP alone would.
+func (d *Dialer) dial(ctx context.Context, remote netip.AddrPort) (Dialed, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the dial of the proof; a connection that it has made goes on
 	a := d.newAttempt(ctx, remote)
 	if c := a.dialBetter(ctx); c != nil {
-		return c, a.passedOver(c.Carrier(), nil), nil
+		return Dialed{c, a.passedOver(c.Carrier(), nil)}, nil
 	}
 	if !d.FallBack {
 		passedOver := a.passedOver("tcp", ErrNoTCP)
-		err := cmp.Or[error](ctx.Err(), &RequiredError{passedOver})
+		ended := ctx.Err()
 		cancel()
 		a.discardProof()
-		return nil, passedOver, err
+		if ended != nil {
+			return Dialed{}, &DialError{transport.ContextError(ended), passedOver}
+		}
+		return Dialed{}, &RequiredError{passedOver}
 	}
 	tcp, err := a.dialTCP(ctx)
 	if err != nil {
-		return nil, a.passedOver("tcp", ErrNoTCP), causeOf(err)
+		return Dialed{}, &DialError{transport.ContextError(causeOf(err)), a.passedOver("tcp", ErrNoTCP)}
 	}
 	passedOver := a.passedOver("tcp", ErrLost)
 	a.remember(passedOver)
-	return d.Wrap(tcp), passedOver, nil
+	return Dialed{d.Events.OpenedTCP(tcp), passedOver}, nil
 }
 
 // attempt is a dial of one address. One goroutine runs it. A timer and the goroutine that makes
 // a link change its state, too.
 type attempt struct {
 	*Dialer
+	progress
 	remote netip.AddrPort
-	state  atomic.Uint32 // a state
 
 	proof  *proof
 	trying string                 // the network that is being asked, or was the last one
@@ -90,50 +79,15 @@ func (d *Dialer) newAttempt(ctx context.Context, remote netip.AddrPort) *attempt
 	return &attempt{
 		Dialer: d,
 		remote: remote,
-		proof:  newProof(ctx, d, remote),
+		proof:  newProof(ctx, d.TCP, remote, d.Times, d.Namespace),
 		failed: make(map[string]Failure),
 		asked:  make(map[string]destination),
 	}
 }
 
-// state is how far an attempt is. docs/auto.md describes each. A network that fails before it
-// has answered does not change it: the next one is asked, and after the last one TCP.
-type state uint32
-
-const (
-	asking   state = iota // no network has answered
-	proving               // one has: TCP connects from the proof's port, or its end is awaited
-	proven                // the dialer takes the link
-	refused               // the proof's TCP connection carries the traffic
-	unsure                // the listener may have closed that connection: a new one carries the traffic
-	late                  // no network has answered in time: the attempt takes no link any more
-	canceled              // the dial has ended: whoever still makes the link closes everything
-)
-
-// follows has the states that may follow each.
-var follows = map[state][]state{
-	asking:  {proving, late, canceled},
-	proving: {proven, refused, unsure, canceled},
-}
-
-// move moves the attempt to another state, if that may follow, and returns whether it did.
-func (a *attempt) move(to state) bool {
-	for {
-		from := a.state.Load()
-		if !slices.Contains(follows[state(from)], to) {
-			return false
-		}
-		if a.state.CompareAndSwap(from, uint32(to)) {
-			return true
-		}
-	}
-}
-
-func (a *attempt) is(s state) bool { return state(a.state.Load()) == s }
-
 // dialBetter connects over a network that is better than TCP. It returns nil if all have
 // failed, or none has answered in time.
-func (a *attempt) dialBetter(ctx context.Context) Conn {
+func (a *attempt) dialBetter(ctx context.Context) transport.Conn {
 	candidates := a.candidates()
 	if a.FallBack {
 		var cancel context.CancelFunc
@@ -150,11 +104,16 @@ func (a *attempt) dialBetter(ctx context.Context) Conn {
 		a.trying = n.Name
 		failure := n.failure
 		if failure == nil {
-			c, err := n.Dial(ctx, n.fabric, a.remote, &ProvenLinks{a, n.at})
+			c, err := n.links.Dial(ctx, func(ctx context.Context, another bool) (*link.Stream, error) {
+				return a.connect(ctx, n, another)
+			})
 			if err == nil {
 				return c
 			}
-			failure = &Failure{Network: n.Name, Err: err}
+			if waited := (*transport.WaitError)(nil); errors.As(err, &waited) {
+				err = waited.Cause // the attempt knows how ctx has ended
+			}
+			failure = &Failure{Network: n.Name, Err: transport.ContextError(err)}
 		}
 		// Of a network that has not answered in time, passedOver says so.
 		if !a.is(late) || !errors.Is(failure.Err, context.Canceled) && !errors.Is(failure.Err, ErrLost) {
@@ -203,7 +162,7 @@ func (a *attempt) discardProof() {
 
 // passedOver returns why networks better than carrier do not carry the connection. err is the
 // reason of those that have not failed.
-func (a *attempt) passedOver(carrier string, err error) (failures []Failure) {
+func (a *attempt) passedOver(carrier string, err error) (failures PassedOver) {
 	for _, network := range BetterThanTCP {
 		if !a.isBetter(network, carrier) {
 			continue
@@ -221,47 +180,34 @@ func (a *attempt) passedOver(carrier string, err error) (failures []Failure) {
 	return failures
 }
 
-// ProvenLinks makes links to one address of one network, each with the proof that TCP leads to
-// the same listener.
-type ProvenLinks struct {
-	attempt *attempt
-	at      destination
-}
-
-// Request begins a request for a link: it returns an endpoint, and what to call when the
-// handshake is over.
-type Request func(context.Context) (ep fabric.Endpoint, over func(), err error)
-
-// Answer is how long a link may leave an OPEN without an answer before the dial takes another.
-func (p *ProvenLinks) Answer() time.Duration { return p.attempt.Times.Answer }
-
-// Dial makes a link and its first stream: another, if the attempt goes on over others where this
-// one fails. That one has a proof of its own, so that the attempt still has its own.
-func (p *ProvenLinks) Dial(ctx context.Context, request Request, cfg link.Setup, another bool) (*link.Stream, error) {
+// connect makes a link with the proof that TCP leads to the same listener, and its first stream:
+// another, if the attempt goes on over others where this one fails. That one has a proof of its own,
+// so that the attempt still has its own.
+func (a *attempt) connect(ctx context.Context, to *candidate, another bool) (*link.Stream, error) {
 	if !another {
-		p.attempt.asked[p.at.network] = p.at
-		return p.attempt.dialLink(ctx, request, cfg)
+		a.asked[to.Name] = to.at
+		return a.dialLink(ctx, to.links)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a := p.attempt.newAttempt(ctx, p.attempt.remote)
-	s, err := a.dialLink(ctx, request, cfg)
-	if err != nil && !a.is(canceled) {
+	other := a.newAttempt(ctx, a.remote)
+	s, err := other.dialLink(ctx, to.links)
+	if err != nil && !other.is(canceled) {
 		cancel()
-		a.proof.discard()
+		other.proof.discard()
 	}
 	return s, err
 }
 
 // dialLink makes a link that is proven. Devices and functions of users may be slow: when ctx
 // ends, dialLink returns, and a goroutine closes what they still make.
-func (a *attempt) dialLink(ctx context.Context, request Request, cfg link.Setup) (*link.Stream, error) {
+func (a *attempt) dialLink(ctx context.Context, to *transport.Destination) (*link.Stream, error) {
 	var s *link.Stream
 	var err error
 	made := make(chan struct{})
 	if err := a.Namespace.Go(func() {
 		defer close(made)
-		s, err = a.makeLink(ctx, request, cfg)
+		s, err = a.makeLink(ctx, to)
 	}); err != nil {
 		return nil, err
 	}
@@ -285,21 +231,14 @@ func (a *attempt) dialLink(ctx context.Context, request Request, cfg link.Setup)
 	return nil, ctx.Err()
 }
 
-func (a *attempt) makeLink(ctx context.Context, request Request, cfg link.Setup) (*link.Stream, error) {
-	ep, over, err := request(ctx)
+// makeLink makes the link that dialLink waits for.
+func (a *attempt) makeLink(ctx context.Context, to *transport.Destination) (*link.Stream, error) {
+	s, err := to.Link(ctx, func(local netip.Addr) (*link.Proof, error) {
+		port, err := a.proof.reserve(local)
+		return &link.Proof{Port: port, Connect: a.prove, Verify: a.verify}, err
+	})
 	if err != nil {
-		return nil, err
-	}
-	defer over()
-	port, err := a.proof.reserve(ep.LocalAddr().Addr())
-	if err != nil {
-		_ = ep.Close()
-		return nil, err
-	}
-	cfg.Proof = &link.Proof{Port: port, Connect: a.prove, Verify: a.verify}
-	s, err := link.Dial(ctx, ep, cfg)
-	if err != nil {
-		a.move(refused)
+		a.move(refused) // if TCP was to prove it
 	}
 	return s, err
 }
@@ -318,4 +257,65 @@ func (a *attempt) verify(ctx context.Context, linkEnded <-chan struct{}) error {
 	verdict, err := a.proof.await(ctx, linkEnded)
 	a.move(verdict)
 	return err
+}
+
+// candidate is a network to ask for a connection, or how it has failed before it was asked.
+type candidate struct {
+	*transport.Network
+	at      destination
+	links   *transport.Destination // proven; nil if its fabric does not open
+	failure *Failure
+}
+
+// candidates returns the networks in the order to ask them. A failure to make a link does not count
+// while one is up, which may have been silent or without a path when another was asked for.
+func (a *attempt) candidates() (candidates []*candidate) {
+	for _, n := range a.Networks {
+		c := &candidate{Network: n, at: destination{network: n.Name, namespace: a.Namespace}}
+		if c.failure = a.remembered(c.at); c.failure == nil {
+			if err := a.open(c); err != nil {
+				a.asked[n.Name] = c.at
+				c.failure = &Failure{Network: n.Name, Err: err}
+			} else if c.failure = a.remembered(c.at); c.failure != nil && c.links.Up() {
+				c.failure = nil
+			}
+		}
+		candidates = append(candidates, c)
+	}
+	return candidates
+}
+
+// open opens the fabric of a candidate.
+func (a *attempt) open(c *candidate) error {
+	f, err := c.Open(a.Trust, a.Config)
+	if err != nil {
+		return err
+	}
+	if c.links, err = a.At(c.Network, f, a.remote, true); err != nil {
+		return err
+	}
+	if a.Trust != nil {
+		f = nil // each dial has one of its own
+	}
+	c.at = destination{c.Name, a.Namespace, f, a.Trustee, a.remote}
+	return nil
+}
+
+// remembered returns how a network has failed lately, or nil. It saves the time before TCP is dialed: where TCP is
+// not enough, each dial asks.
+func (a *attempt) remembered(at destination) *Failure {
+	if !a.FallBack {
+		return nil
+	}
+	return a.Failures.find(at, a.Times.Remember)
+}
+
+// remember keeps the failures of networks that were asked. It is called when TCP has connected:
+// otherwise the peer may not have started yet.
+func (a *attempt) remember(failures []Failure) {
+	for _, f := range failures {
+		if to, ok := a.asked[f.Network]; ok && (f.Unanswered || a.Lasts(f.Err)) {
+			a.Failures.add(to, f, a.Times.Remember)
+		}
+	}
 }

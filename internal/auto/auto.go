@@ -2,56 +2,24 @@
 // process that TCP would have reached, over the best network that both sides have. docs/auto.md
 // describes how the two sides make sure that it is the same process.
 //
-// A [Dialer] dials one address, with a state machine for each dial. A [Listener] accepts what
-// comes over TCP and over each better network, in one queue. Package ringnet has the names of
-// networks, their fabrics and listeners, the links that are up, and the order in which addresses
-// are tried; it is asked for these by functions.
+// A [Dialer] dials the addresses of a name, with a state machine for each. A [Listener] accepts what
+// comes over TCP and over each better network, in one queue. Package transport has what each of
+// these networks does alone.
 package auto
 
 import (
 	"errors"
-	"io"
+	"fmt"
 	"net"
-	"syscall"
+	"strings"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/rconn"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 // BetterThanTCP are the networks that auto prefers to TCP, the best first.
 var BetterThanTCP = []string{"shm", "rdma"}
-
-// Conn is a connection of any of the networks: a *rconn.Conn or a *[TCPConn].
-type Conn interface {
-	net.Conn
-	io.ReaderFrom
-	io.WriterTo
-	CloseRead() error
-	CloseWrite() error
-	SetLinger(sec int) error
-	SetNoDelay(noDelay bool) error
-	SetKeepAlive(keepAlive bool) error
-	SetKeepAlivePeriod(d time.Duration) error
-	SetKeepAliveConfig(config net.KeepAliveConfig) error
-	SetReadBuffer(bytes int) error
-	SetWriteBuffer(bytes int) error
-	WriteBuffers(bufs *net.Buffers) (int64, error)
-	SyscallConn() (syscall.RawConn, error)
-	AwaitRead() error
-	PeerUser() (uid uint32, known bool)
-	Stats() rconn.Stats
-	Carrier() string
-}
-
-// Reset closes a connection that nobody wants, so that its peer reads ECONNRESET.
-func Reset(c interface {
-	SetLinger(sec int) error
-	Close() error
-}) {
-	_ = c.SetLinger(0)
-	_ = c.Close()
-}
 
 // causeOf returns the cause of an error of package net.
 func causeOf(err error) error {
@@ -93,17 +61,70 @@ var DefaultTimes = Times{
 // Failure says why a network does not carry a connection.
 type Failure struct {
 	Network string
-	Err     error
+	Err     error // with package net's words for the end of a context
 
 	// Unanswered reports that the network had been asked, and had not answered when the dial
 	// went on without it.
 	Unanswered bool
 }
 
-// RequiredError says that no network is left but TCP where that is not enough, and why.
-type RequiredError struct{ PassedOver []Failure }
+// PassedOver are the reasons why no network better than the one that carries a connection does, the
+// best network first.
+type PassedOver []Failure
 
-func (e *RequiredError) Error() string { return "no required network is available" }
+func (p PassedOver) String() string {
+	var s []string
+	for _, f := range p {
+		s = append(s, f.Network+": "+f.Err.Error())
+	}
+	return strings.Join(s, "; ")
+}
+
+// RequiredError says that no network is left but TCP where that is not enough, and why.
+type RequiredError struct{ PassedOver }
+
+func (e *RequiredError) Error() string {
+	return "no required network is available: " + e.PassedOver.String()
+}
+
+// Unwrap returns why each network was passed over.
+func (e *RequiredError) Unwrap() (errs []error) {
+	for _, f := range e.PassedOver {
+		errs = append(errs, f.Err)
+	}
+	return errs
+}
+
+// DialError is the error of TCP, or the end of a context, where no better network was connected
+// either, and why.
+type DialError struct {
+	Err error
+	PassedOver
+}
+
+func (e *DialError) Error() string {
+	if len(e.PassedOver) == 0 {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("%v (passed over: %v)", e.Err, e.PassedOver)
+}
+
+func (e *DialError) Unwrap() error { return e.Err }
+
+// Timeout reports whether Err is a timeout.
+func (e *DialError) Timeout() bool {
+	var t net.Error
+	return errors.As(e.Err, &t) && t.Timeout()
+}
+
+// Temporary reports whether Err is temporary, as package net has it.
+func (e *DialError) Temporary() bool {
+	var t interface{ Temporary() bool }
+	return errors.As(e.Err, &t) && t.Temporary()
+}
+
+// errData is why a TCP connection has not ended: the peer has sent something.
+var errData = errors.New("data has arrived")
 
 // Why a network does not carry a connection although nothing has failed there.
 var (
@@ -113,5 +134,5 @@ var (
 	ErrSlowTCP   = errors.New("TCP has not connected in time")
 	ErrElsewhere = errors.New("TCP leads to another listener")
 	ErrUnsure    = errors.New("the listener has not proved that TCP leads to it")
-	ErrUnmet     = errors.New("the dialer's TCP connection did not arrive at this listener")
+	ErrUnmet     = transport.ErrUnmet
 )

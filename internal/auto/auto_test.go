@@ -15,6 +15,7 @@ import (
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/testing/sim"
+	"github.com/ringnet/ringnet/internal/transport"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -106,10 +107,15 @@ func tcpPair(t *testing.T) (dialed, accepted *net.TCPConn) {
 // waiting is what waits for Accept once nothing else happens, in virtual time.
 func waiting(l *Listener) int {
 	synctest.Wait()
-	l.Queue.mu.Lock()
-	defer l.Queue.mu.Unlock()
-	return len(l.Queue.waiting)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting
 }
+
+// wrapping is told of nothing but TCP connections.
+type wrapping struct{ transport.Events }
+
+func (wrapping) OpenedTCP(c *net.TCPConn) transport.Conn { return &TCPConn{TCPConn: c} }
 
 // A TCP connection whose link is not confirmed waits for Accept from Times.Proof on, however long the link's
 // handshake may take.
@@ -125,7 +131,7 @@ func TestAConnectionIsHeldForAProofForItsTimeAtMost(t *testing.T) {
 		cfg, err := link.NewSetup(nil)
 		require.NoError(t, err)
 		cfg.HandshakeTimeout = time.Hour
-		l := (&ListenConfig{Times: Times{Proof: within}, Wrap: func(c *net.TCPConn) Conn { return &TCPConn{TCPConn: c} }}).newListener()
+		l := (&ListenConfig{ListenConfig: transport.ListenConfig{Events: wrapping{}}, Times: Times{Proof: within}}).newListener()
 		go func() {
 			if ep, err := fl.Accept(); err == nil {
 				cfg := cfg
@@ -160,7 +166,7 @@ func TestErrorsOfTCPWaitOneAtATime(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, tcp.SetDeadline(time.Unix(1, 0))) // as good as any error that is temporary
 	synctest.Test(t, func(t *testing.T) {
-		l := (&ListenConfig{Backlog: 10}).newListener()
+		l := (&ListenConfig{ListenConfig: transport.ListenConfig{Backlog: 10}}).newListener()
 		l.TCP = tcp
 		require.True(t, l.claims.add(ends{}, &claim{}))
 		l.served.Go(l.serveTCP)

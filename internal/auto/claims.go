@@ -14,6 +14,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/netns"
+	"github.com/ringnet/ringnet/internal/transport"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -41,26 +42,7 @@ type claim struct {
 	end  func()        // ends the handshake of the link
 }
 
-// Why a listener refuses to prove a link.
-var (
-	errNoClaims = wire.Reject{Reason: "the listener does not listen on TCP, so it cannot prove that TCP leads to it"}
-	errClaimed  = wire.Reject{Busy: true, Reason: "another dialer has named the same TCP port"}
-)
-
-// AcceptUnproven answers a request for a link at a listener that cannot prove it. It refuses a
-// request that names a TCP connection.
-func AcceptUnproven(ctx context.Context, ep fabric.Endpoint, cfg link.Setup) (*link.Link, *link.Stream, error) {
-	if wire.ProofPort(ep.Private()) != 0 {
-		return refuse(ep, errNoClaims)
-	}
-	return link.Accept(ctx, ep, cfg)
-}
-
-func refuse(ep fabric.Endpoint, why wire.Reject) (*link.Link, *link.Stream, error) {
-	_ = ep.Reject(why.Append(nil))
-	_ = ep.Close()
-	return nil, nil, ErrUnmet
-}
+var errClaimed = wire.Reject{Busy: true, Reason: "another dialer has named the same TCP port"}
 
 // accept answers a request for a link. If the request names a TCP connection, accept returns
 // the link only when it is proven.
@@ -79,7 +61,7 @@ func (cs *claims) accept(ctx context.Context, ep fabric.Endpoint, cfg link.Setup
 	}
 	c := &claim{owns: owns, met: make(chan struct{}), end: cancel}
 	if !cs.add(key, c) {
-		return refuse(ep, errClaimed)
+		return transport.Refuse(ep, errClaimed)
 	}
 	cs.added()
 	cfg.Proof = &link.Proof{Port: port, Verify: func(ctx context.Context, _ <-chan struct{}) error {

@@ -19,7 +19,7 @@ type destination struct {
 	network   string
 	namespace netns.Namespace
 	fabric    fabric.Fabric // nil with trust
-	trust     any           // Dialer.Trust
+	trustee   any           // Dialer.Trustee; nil without trust
 	remote    netip.AddrPort
 }
 
@@ -64,63 +64,5 @@ func (m *Failures) add(to destination, f Failure, within time.Duration) {
 	}
 	if r, ok := m.known[to]; !ok && len(m.known) < maxFailures || ok && time.Since(r.since) > within {
 		m.known[to] = remembered{f, time.Now()}
-	}
-}
-
-// candidate is a network to ask for a connection, or how it has failed before it was asked.
-type candidate struct {
-	Network
-	fabric  fabric.Fabric
-	at      destination
-	failure *Failure
-}
-
-// candidates returns the networks in the order to ask them. A failure to make a link does not count
-// while one is up, which may have been silent or without a path when another was asked for.
-func (a *attempt) candidates() (candidates []candidate) {
-	for _, n := range a.Networks {
-		c := candidate{Network: n, at: destination{network: n.Name, namespace: a.Namespace}}
-		if c.failure = a.remembered(c.at); c.failure == nil {
-			var err error
-			if c.fabric, err = n.Open(); err != nil {
-				a.asked[n.Name] = c.at
-				c.failure = &Failure{Network: n.Name, Err: err}
-			} else {
-				c.at = a.destination(n.Name, c.fabric)
-				c.failure = a.remembered(c.at)
-			}
-		}
-		if c.failure != nil && c.fabric != nil && n.Up(c.fabric, a.remote) {
-			c.failure = nil
-		}
-		candidates = append(candidates, c)
-	}
-	return candidates
-}
-
-// remembered returns how a network has failed lately, or nil. It saves the time before TCP is dialed: where TCP is
-// not enough, each dial asks.
-func (a *attempt) remembered(at destination) *Failure {
-	if !a.FallBack {
-		return nil
-	}
-	return a.Failures.find(at, a.Times.Remember)
-}
-
-// destination returns where the attempt asks a network.
-func (a *attempt) destination(network string, f fabric.Fabric) destination {
-	if a.Trust != nil {
-		f = nil // each dial has one of its own
-	}
-	return destination{network, a.Namespace, f, a.Trust, a.remote}
-}
-
-// remember keeps the failures of networks that were asked. It is called when TCP has connected:
-// otherwise the peer may not have started yet.
-func (a *attempt) remember(failures []Failure) {
-	for _, f := range failures {
-		if to, ok := a.asked[f.Network]; ok && (f.Unanswered || a.Lasts(f.Err)) {
-			a.Failures.add(to, f, a.Times.Remember)
-		}
 	}
 }

@@ -1,5 +1,7 @@
 package auto
 
+// A listener on TCP and on the better networks: one port, one queue.
+
 import (
 	"cmp"
 	"context"
@@ -14,43 +16,30 @@ import (
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hostport"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/internal/netns"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 // ListenConfig says how to listen.
 type ListenConfig struct {
+	transport.ListenConfig // on the better networks; its Backlog is also how many TCP connections may wait while links are to be proven
 	Steering
-	Require []string          // networks that have to be offered
-	TCP     *net.ListenConfig // nil means the defaults
-	Backlog int               // how many TCP connections may wait for Accept while links are to be proven
-	Times   Times
-
-	// Offer listens on a better network at an address of a family, "ip", "ip4" or "ip6", for
-	// a Listener: it adds connections to its Queue, has its AcceptLink answer requests, and
-	// tells its PassOver if it fails later.
-	Offer func(network, family string, addr netip.AddrPort, l *Listener) (*Part, error)
-
-	Wrap func(*net.TCPConn) Conn // makes a connection that TCP carries
-}
-
-// Part listens on a better network for a Listener. Nothing is accepted on one network before the
-// Listener listens on all, nor after it has begun to close on one.
-type Part struct {
-	Serve  func()       // answers requests from now on; until then they wait
-	Refuse func()       // accepts nothing any more, also on links that are up
-	Stop   func() error // does that, and stops listening
+	Networks []*transport.Network // those of Steering.Better
+	Require  []string             // networks that have to be offered
+	TCP      *net.ListenConfig    // nil means the defaults
+	Times    Times
 }
 
 // Listener accepts connections over TCP and over better networks, all on one port, in one queue.
 type Listener struct {
-	*Queue
+	*transport.Queue
 	TCP    *net.TCPListener
 	steer  Steering
-	wrap   func(*net.TCPConn) Conn
+	events transport.Events
 	claims *claims
-	parts  []*Part        // of the better networks
-	served sync.WaitGroup // counts serveTCP
+	better []*transport.Listener // on the better networks
+	served sync.WaitGroup        // counts serveTCP
 
 	mu         sync.Mutex // guards what follows
 	passedOver map[string]error
@@ -66,10 +55,10 @@ const triedPorts = 16
 // Listen listens on TCP and on the same port of each better network. Each network has ports of
 // its own, so another process may have this one there. It also returns the address, with the
 // port that it has found if there was none.
-func (lc *ListenConfig) Listen(ctx context.Context, family string, addr netip.AddrPort) (*Listener, netip.AddrPort, error) {
+func (lc *ListenConfig) Listen(ctx context.Context, addr netip.AddrPort) (*Listener, netip.AddrPort, error) {
 	for try := 1; ; try++ {
 		l := lc.newListener()
-		at, err := l.listen(ctx, lc, family, addr)
+		at, err := l.listen(ctx, lc, addr)
 		if err == nil {
 			return l, at, nil
 		}
@@ -82,20 +71,20 @@ func (lc *ListenConfig) Listen(ctx context.Context, family string, addr netip.Ad
 
 // listen binds TCP first if it has to find a port. Else it binds TCP last, so that a dialer that
 // finds TCP finds the better networks, too.
-func (l *Listener) listen(ctx context.Context, lc *ListenConfig, family string, addr netip.AddrPort) (netip.AddrPort, error) {
+func (l *Listener) listen(ctx context.Context, lc *ListenConfig, addr netip.AddrPort) (netip.AddrPort, error) {
 	if addr.Port() == 0 {
-		if err := l.listenTCP(ctx, lc, family, addr); err != nil {
+		if err := l.listenTCP(ctx, lc, addr); err != nil {
 			return addr, err
 		}
 		addr = netip.AddrPortFrom(addr.Addr(), plain(l.TCP.Addr()).Port())
 	}
-	for _, name := range lc.Better {
-		if err := l.offer(lc, name, family, addr); errors.Is(err, syscall.EADDRINUSE) {
-			return addr, fmt.Errorf("%s: %w", name, err)
+	for _, n := range lc.Networks {
+		if err := l.offer(lc, n, addr); errors.Is(err, syscall.EADDRINUSE) {
+			return addr, fmt.Errorf("%s: %w", n.Name, err)
 		}
 	}
 	if l.TCP == nil {
-		if err := l.listenTCP(ctx, lc, family, addr); err != nil {
+		if err := l.listenTCP(ctx, lc, addr); err != nil {
 			return addr, err
 		}
 	}
@@ -109,10 +98,10 @@ func (l *Listener) listen(ctx context.Context, lc *ListenConfig, family string, 
 // ListenOn listens on the better networks at the address of a TCP listener, as far as they have
 // its port free. If it fails, tcp stays open.
 func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*Listener, error) {
+	lc.Family = familyOf(tcp)
 	l := lc.newListener()
-	family := familyOf(tcp)
-	for _, name := range lc.Better {
-		_ = l.offer(lc, name, family, plain(tcp.Addr()))
+	for _, n := range lc.Networks {
+		_ = l.offer(lc, n, plain(tcp.Addr()))
 	}
 	if err := l.checkRequired(lc.Require); err != nil {
 		_ = l.Close()
@@ -125,19 +114,22 @@ func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*Listener, error) {
 
 // serve has all networks accept connections.
 func (l *Listener) serve() {
-	for _, part := range l.parts {
-		part.Serve()
+	for _, better := range l.better {
+		better.Serve()
 	}
 	l.served.Go(l.serveTCP)
 }
 
 // newListener returns a listener that listens nowhere yet.
 func (lc *ListenConfig) newListener() *Listener {
-	l := &Listener{Queue: NewQueue(), steer: lc.Steering, wrap: lc.Wrap, passedOver: make(map[string]error), backlog: lc.Backlog}
+	l := &Listener{
+		Queue: transport.NewQueue(), steer: lc.Steering, events: lc.Events,
+		passedOver: make(map[string]error), backlog: lc.Backlog,
+	}
 	l.room.L = &l.mu
-	namespace, _ := netns.Current().Enter() // or else shm does not listen either
+	namespace, _ := lc.Namespace.Enter() // or else shm does not listen either
 	l.claims = &claims{
-		giveBack:  func(c *net.TCPConn) { l.pushTCP(Accepted{Conn: l.wrap(c)}) },
+		giveBack:  l.queueTCP,
 		added:     l.look,
 		within:    lc.Times.Proof,
 		namespace: namespace,
@@ -152,9 +144,9 @@ func (lc *ListenConfig) newListener() *Listener {
 }
 
 // listenTCP listens on TCP, with the options in lc.TCP.
-func (l *Listener) listenTCP(ctx context.Context, lc *ListenConfig, family string, addr netip.AddrPort) error {
+func (l *Listener) listenTCP(ctx context.Context, lc *ListenConfig, addr netip.AddrPort) error {
 	config := cmp.Or(lc.TCP, new(net.ListenConfig))
-	tcp, err := config.Listen(ctx, "tcp"+strings.TrimPrefix(family, "ip"), hostPort(addr))
+	tcp, err := config.Listen(ctx, "tcp"+strings.TrimPrefix(string(lc.Family), "ip"), hostPort(addr))
 	if err != nil {
 		return causeOf(err)
 	}
@@ -172,7 +164,7 @@ func hostPort(addr netip.AddrPort) string {
 }
 
 // familyOf returns the family of the addresses that a TCP listener listens at.
-func familyOf(tcp *net.TCPListener) string {
+func familyOf(tcp *net.TCPListener) hostport.Family {
 	switch plain(tcp.Addr()).Addr() {
 	case netip.IPv4Unspecified():
 		return "ip4"
@@ -186,14 +178,23 @@ func familyOf(tcp *net.TCPListener) string {
 
 // offer listens on a better network at the address of TCP, and of no family that TCP does not
 // listen on. If it fails, it records why.
-func (l *Listener) offer(lc *ListenConfig, network, family string, addr netip.AddrPort) error {
-	part, err := lc.Offer(network, family, addr, l)
+func (l *Listener) offer(lc *ListenConfig, n *transport.Network, addr netip.AddrPort) error {
+	better, err := lc.ListenFor(l, l.Queue, n, addr)
 	if err != nil {
-		l.PassOver(network, err)
+		l.passOver(n.Name, err)
 		return err
 	}
-	l.parts = append(l.parts, part)
+	l.better = append(l.better, better)
 	return nil
+}
+
+// Networks returns the names of the networks on which l listens or has listened.
+func (l *Listener) Networks() []string {
+	names := []string{"tcp"}
+	for _, better := range l.better {
+		names = append(names, better.Network())
+	}
+	return names
 }
 
 // checkRequired returns an error if the listener does not offer all of the networks.
@@ -207,7 +208,7 @@ func (l *Listener) checkRequired(networks []string) error {
 
 // PassedOver returns why the listener does not offer a network that is better than the one that
 // carries a connection, or has stopped offering it, the best network first.
-func (l *Listener) PassedOver(carrier string) (failures []Failure) {
+func (l *Listener) PassedOver(carrier string) (failures PassedOver) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, network := range BetterThanTCP {
@@ -218,9 +219,9 @@ func (l *Listener) PassedOver(carrier string) (failures []Failure) {
 	return failures
 }
 
-// PassOver notes why the listener does not offer a better network, or has stopped offering it. It
-// goes on without. When it is closed there is nothing to note.
-func (l *Listener) PassOver(network string, err error) {
+// passOver notes why the listener does not offer a better network, or has stopped offering it. When
+// the listener is closed there is nothing to note.
+func (l *Listener) passOver(network string, err error) {
 	if l.Closed() {
 		return
 	}
@@ -229,10 +230,16 @@ func (l *Listener) PassOver(network string, err error) {
 	l.passedOver[network] = err
 }
 
-// AcceptLink answers a request for a link. If it is to be proven, AcceptLink returns it when it
+// AcceptLink implements [transport.Answerer]. If a link is to be proven, AcceptLink returns it when it
 // is.
-func (l *Listener) AcceptLink(ctx context.Context, ep fabric.Endpoint, cfg link.Setup) (*link.Link, *link.Stream, error) {
-	return l.claims.accept(ctx, ep, cfg)
+func (l *Listener) AcceptLink(ctx context.Context, ep fabric.Endpoint, setup link.Setup) (*link.Link, *link.Stream, error) {
+	return l.claims.accept(ctx, ep, setup)
+}
+
+// ListenerFailed implements [transport.Answerer]: l goes on without the network.
+func (l *Listener) ListenerFailed(better *transport.Listener, err error) {
+	l.passOver(better.Network(), err)
+	_ = better.Stop() // dialers are refused there at once, and take TCP
 }
 
 // serveTCP queues the connections that TCP accepts and no link claims. If TCP's listener fails,
@@ -244,9 +251,9 @@ func (l *Listener) serveTCP() {
 		switch failed = err != nil; {
 		case !failed && l.claims.meet(c):
 		case !failed:
-			l.pushTCP(Accepted{Conn: l.wrap(c)})
+			l.queueTCP(c)
 		case ok && temporary.Temporary():
-			l.pushTCP(Accepted{Err: causeOf(err)})
+			l.pushTCP(transport.Accepted{Err: causeOf(err)})
 		default:
 			l.Queue.Fail(causeOf(err))
 			return
@@ -281,8 +288,13 @@ func (l *Listener) look() {
 	l.room.Broadcast()
 }
 
+// queueTCP has Accept return a TCP connection.
+func (l *Listener) queueTCP(c *net.TCPConn) {
+	l.pushTCP(transport.Accepted{Conn: l.events.OpenedTCP(c)})
+}
+
 // pushTCP adds what TCP has accepted to the queue.
-func (l *Listener) pushTCP(a Accepted) {
+func (l *Listener) pushTCP(a transport.Accepted) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting++
@@ -303,15 +315,15 @@ func (l *Listener) Close() error {
 		return net.ErrClosed
 	}
 	l.look()
-	for _, part := range l.parts {
-		part.Refuse()
+	for _, better := range l.better {
+		better.Refuse()
 	}
 	var errs []error
 	if l.TCP != nil {
 		errs = append(errs, l.TCP.Close())
 	}
-	for _, part := range l.parts {
-		errs = append(errs, part.Stop())
+	for _, better := range l.better {
+		errs = append(errs, better.Stop())
 	}
 	l.served.Wait()
 	l.claims.namespace.Close()

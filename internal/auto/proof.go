@@ -14,19 +14,21 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/netns"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
-var (
-	errNoPort = errors.New("no port for the TCP connection that proves a link")
-	errData   = errors.New("data has arrived") // and the peer has not closed the connection
-)
+var errNoPort = errors.New("no port for the TCP connection that proves a link")
 
 // proof is a TCP connection whose local port is known before it is dialed. It belongs to one
 // goroutine at a time.
 type proof struct {
-	*Dialer
-	ctx    context.Context // of the dial of TCP
-	remote netip.AddrPort
+	ctx       context.Context // of the dial of TCP
+	dialer    net.Dialer      // of TCP
+	remote    netip.AddrPort
+	times     Times
+	namespace netns.Namespace // to dial in
 
 	local netip.Addr
 	port  uint16        // 0: none is bound
@@ -36,8 +38,8 @@ type proof struct {
 	err   error
 }
 
-func newProof(ctx context.Context, d *Dialer, remote netip.AddrPort) *proof {
-	return &proof{Dialer: d, ctx: ctx, remote: remote, start: make(chan struct{})}
+func newProof(ctx context.Context, tcp net.Dialer, remote netip.AddrPort, times Times, in netns.Namespace) *proof {
+	return &proof{ctx: ctx, dialer: tcp, remote: remote, times: times, namespace: in, start: make(chan struct{})}
 }
 
 // reserve binds a port of a local address, from which TCP will be dialed, and returns it.
@@ -59,7 +61,7 @@ func (p *proof) reserve(local netip.Addr) (uint16, error) {
 func (p *proof) open(local netip.Addr) {
 	p.local, p.done = local, make(chan struct{})
 	bound := make(chan uint16, 1)
-	dialer := p.TCP
+	dialer := p.dialer
 	var wanted uint16
 	if a, ok := dialer.LocalAddr.(*net.TCPAddr); ok {
 		wanted = uint16(a.Port)
@@ -91,7 +93,7 @@ func (p *proof) open(local netip.Addr) {
 			return ctx.Err()
 		}
 	}
-	err := p.Namespace.Go(func() {
+	err := p.namespace.Go(func() {
 		defer close(p.done)
 		c, err := dialer.DialContext(p.ctx, "tcp", p.remote.String())
 		if p.err = err; err == nil {
@@ -126,7 +128,7 @@ func controlOf(d *net.Dialer) func(context.Context, string, string, syscall.RawC
 // connect dials TCP from the port that is reserved, and waits until it is connected.
 func (p *proof) connect() error {
 	close(p.start)
-	timer := time.NewTimer(p.Times.Connect)
+	timer := time.NewTimer(p.times.Connect)
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -145,7 +147,7 @@ func (p *proof) connect() error {
 func (p *proof) await(ctx context.Context, linkEnded <-chan struct{}) (state, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- awaitEnd(p.conn) }()
-	timer := time.NewTimer(2 * p.Times.Proof)
+	timer := time.NewTimer(2 * p.times.Proof)
 	defer timer.Stop()
 	var why, end error
 	select {
@@ -159,7 +161,7 @@ func (p *proof) await(ctx context.Context, linkEnded <-chan struct{}) (state, er
 	}
 	switch {
 	case end == nil && why == nil:
-		Reset(p.conn)
+		transport.Reset(p.conn)
 		return proven, nil
 	case end == errData, why == ErrElsewhere && errors.Is(end, os.ErrDeadlineExceeded):
 		return refused, ErrElsewhere
@@ -182,6 +184,6 @@ func (p *proof) discard() {
 	}
 	<-p.done
 	if p.conn != nil {
-		Reset(p.conn)
+		transport.Reset(p.conn)
 	}
 }

@@ -1,17 +1,18 @@
 package ringnet
 
+// AutoConn, a connection that shm, rdma or TCP carries.
+
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/copying"
+	"github.com/ringnet/ringnet/internal/transport"
 )
 
 // AutoConn is a connection of the network "auto": Dial and Accept return an *AutoConn there.
@@ -26,14 +27,14 @@ import (
 // Its methods may be called by several goroutines at once. Errors are those of the connection
 // that carries it: *net.OpError, or a bare io.EOF.
 type AutoConn struct {
-	stream        stream
-	local, remote net.Addr // *net.TCPAddr
+	carrier       transport.Conn // a *Conn or an *auto.TCPConn
+	local, remote net.Addr       // *net.TCPAddr
 	passedOver    []Reason
 }
 
 var _ syscall.Conn = (*AutoConn)(nil)
 
-func newAutoConn(s stream, passedOver []Reason) *AutoConn {
+func newAutoConn(s transport.Conn, passedOver []Reason) *AutoConn {
 	notePassedOver(s, passedOver)
 	return &AutoConn{s, tcpAddr(s.LocalAddr()), tcpAddr(s.RemoteAddr()), passedOver}
 }
@@ -46,11 +47,8 @@ func tcpAddr(a net.Addr) net.Addr {
 	return a
 }
 
-// stream is what carries an AutoConn: a *Conn or a *auto.TCPConn.
-type stream = auto.Conn
-
 // Carrier returns the name of the network that carries c: "shm", "rdma" or "tcp".
-func (c *AutoConn) Carrier() string { return c.stream.Carrier() }
+func (c *AutoConn) Carrier() string { return c.carrier.Carrier() }
 
 // LocalAddr returns the address of this end: a *net.TCPAddr, whatever network carries c, for
 // programs look into it for the IP address, and take another type for no address at all.
@@ -61,76 +59,76 @@ func (c *AutoConn) RemoteAddr() net.Addr { return c.remote }
 
 // Read waits until bytes have arrived, until the read deadline at most, and reads into p as many as
 // there are: see [rconn.Conn.Read].
-func (c *AutoConn) Read(p []byte) (int, error) { return c.stream.Read(p) }
+func (c *AutoConn) Read(p []byte) (int, error) { return c.carrier.Read(p) }
 
 // Write writes p. It waits until there is room for all of it, until the write deadline at most: see
 // [rconn.Conn.Write].
-func (c *AutoConn) Write(p []byte) (int, error) { return c.stream.Write(p) }
+func (c *AutoConn) Write(p []byte) (int, error) { return c.carrier.Write(p) }
 
 // Close ends the connection. Over shm and rdma it delivers, or returns an error: see
 // [rconn.Conn.Close].
-func (c *AutoConn) Close() error { return c.stream.Close() }
+func (c *AutoConn) Close() error { return c.carrier.Close() }
 
 // CloseRead makes Read return io.EOF from now on: see [rconn.Conn.CloseRead].
-func (c *AutoConn) CloseRead() error { return c.stream.CloseRead() }
+func (c *AutoConn) CloseRead() error { return c.carrier.CloseRead() }
 
 // CloseWrite ends the direction in which c writes: see [rconn.Conn.CloseWrite].
-func (c *AutoConn) CloseWrite() error { return c.stream.CloseWrite() }
+func (c *AutoConn) CloseWrite() error { return c.carrier.CloseWrite() }
 
 // SetDeadline sets the deadlines of Read and Write.
-func (c *AutoConn) SetDeadline(t time.Time) error { return c.stream.SetDeadline(t) }
+func (c *AutoConn) SetDeadline(t time.Time) error { return c.carrier.SetDeadline(t) }
 
 // SetReadDeadline makes Reads fail with os.ErrDeadlineExceeded from t on, also those that are
 // waiting. The zero time means no deadline.
-func (c *AutoConn) SetReadDeadline(t time.Time) error { return c.stream.SetReadDeadline(t) }
+func (c *AutoConn) SetReadDeadline(t time.Time) error { return c.carrier.SetReadDeadline(t) }
 
 // SetWriteDeadline makes Writes fail with os.ErrDeadlineExceeded from t on, also those that are
 // waiting. The zero time means no deadline.
-func (c *AutoConn) SetWriteDeadline(t time.Time) error { return c.stream.SetWriteDeadline(t) }
+func (c *AutoConn) SetWriteDeadline(t time.Time) error { return c.carrier.SetWriteDeadline(t) }
 
 // SetLinger sets what Close does with bytes that were not delivered: see [rconn.Conn.SetLinger].
-func (c *AutoConn) SetLinger(sec int) error { return c.stream.SetLinger(sec) }
+func (c *AutoConn) SetLinger(sec int) error { return c.carrier.SetLinger(sec) }
 
 // SetNoDelay sets whether TCP sends at once, which shm and rdma always do.
-func (c *AutoConn) SetNoDelay(noDelay bool) error { return c.stream.SetNoDelay(noDelay) }
+func (c *AutoConn) SetNoDelay(noDelay bool) error { return c.carrier.SetNoDelay(noDelay) }
 
 // SetKeepAlive sets whether TCP probes the peer. Over shm and rdma it changes nothing: see
 // [Config].KeepAlive.
-func (c *AutoConn) SetKeepAlive(keepAlive bool) error { return c.stream.SetKeepAlive(keepAlive) }
+func (c *AutoConn) SetKeepAlive(keepAlive bool) error { return c.carrier.SetKeepAlive(keepAlive) }
 
 // SetKeepAlivePeriod sets how often TCP probes the peer: see [AutoConn.SetKeepAlive].
-func (c *AutoConn) SetKeepAlivePeriod(d time.Duration) error { return c.stream.SetKeepAlivePeriod(d) }
+func (c *AutoConn) SetKeepAlivePeriod(d time.Duration) error { return c.carrier.SetKeepAlivePeriod(d) }
 
 // SetKeepAliveConfig sets how TCP probes the peer: see [AutoConn.SetKeepAlive].
 func (c *AutoConn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
-	return c.stream.SetKeepAliveConfig(config)
+	return c.carrier.SetKeepAliveConfig(config)
 }
 
 // SetReadBuffer sets the size of TCP's read buffer. Over shm and rdma it changes nothing: see
 // [Config].RecvBuffer.
-func (c *AutoConn) SetReadBuffer(bytes int) error { return c.stream.SetReadBuffer(bytes) }
+func (c *AutoConn) SetReadBuffer(bytes int) error { return c.carrier.SetReadBuffer(bytes) }
 
 // SetWriteBuffer sets the size of TCP's write buffer. Over shm and rdma it changes nothing: see
 // [Config].SendBuffer.
-func (c *AutoConn) SetWriteBuffer(bytes int) error { return c.stream.SetWriteBuffer(bytes) }
+func (c *AutoConn) SetWriteBuffer(bytes int) error { return c.carrier.SetWriteBuffer(bytes) }
 
 // SyscallConn implements syscall.Conn. Over TCP it is that of the *net.TCPConn; [Stats] and
 // [Totals] do not count what a program reads or writes by it. Over shm and rdma see
 // [rconn.Conn.SyscallConn].
-func (c *AutoConn) SyscallConn() (syscall.RawConn, error) { return c.stream.SyscallConn() }
+func (c *AutoConn) SyscallConn() (syscall.RawConn, error) { return c.carrier.SyscallConn() }
 
 // File returns a copy of the descriptor of a connection over TCP, as that of a *net.TCPConn does.
 // Over shm and rdma there is none: the error is errors.ErrUnsupported.
 func (c *AutoConn) File() (*os.File, error) {
-	if tcp, ok := c.stream.(*auto.TCPConn); ok {
+	if tcp, ok := c.carrier.(*auto.TCPConn); ok {
 		return tcp.File()
 	}
-	return nil, opError("file", c.Carrier(), c.stream.LocalAddr(), c.stream.RemoteAddr(), errors.ErrUnsupported)
+	return nil, opError("file", c.Carrier(), c.carrier.LocalAddr(), c.carrier.RemoteAddr(), errors.ErrUnsupported)
 }
 
 // MultipathTCP reports whether Multipath TCP carries c.
 func (c *AutoConn) MultipathTCP() (bool, error) {
-	if tcp, ok := c.stream.(*auto.TCPConn); ok {
+	if tcp, ok := c.carrier.(*auto.TCPConn); ok {
 		return tcp.MultipathTCP()
 	}
 	return false, nil
@@ -141,24 +139,24 @@ func (c *AutoConn) MultipathTCP() (bool, error) {
 // directly. If a program closes the *net.TCPConn directly, Totals and a [Trace] learn of it
 // only when it is garbage-collected.
 func (c *AutoConn) NetConn() net.Conn {
-	if tcp, ok := c.stream.(*auto.TCPConn); ok {
+	if tcp, ok := c.carrier.(*auto.TCPConn); ok {
 		return tcp.TCPConn
 	}
-	return c.stream
+	return c.carrier
 }
 
 // Stats returns a snapshot of the counters of the connection that carries c. It works after
 // Close, too.
-func (c *AutoConn) Stats() Stats { return c.stream.Stats() }
+func (c *AutoConn) Stats() Stats { return c.carrier.Stats() }
 
 // AwaitRead waits until a Read would not wait, as [rconn.Conn.AwaitRead] does, so that connections
 // that wait need no buffer. Over TCP it does so on Unix systems; on others the error is
 // errors.ErrUnsupported.
-func (c *AutoConn) AwaitRead() error { return c.stream.AwaitRead() }
+func (c *AutoConn) AwaitRead() error { return c.carrier.AwaitRead() }
 
 // PeerUser returns the effective user ID of the peer's process over shm: see
 // [rconn.Conn.PeerUser]. Over rdma and TCP known is false.
-func (c *AutoConn) PeerUser() (uid uint32, known bool) { return c.stream.PeerUser() }
+func (c *AutoConn) PeerUser() (uid uint32, known bool) { return c.carrier.PeerUser() }
 
 // PassedOver answers the question "why am I not on RDMA?". It returns a reason for each network
 // that is better than the one that carries the connection, the best network first. At the
@@ -169,21 +167,21 @@ func (c *AutoConn) PassedOver() []Reason { return c.passedOver }
 // ReadFrom implements io.ReaderFrom: io.Copy to c calls it. It writes to c what it reads from
 // r until io.EOF, and copies as few bytes as the connection that carries c can.
 func (c *AutoConn) ReadFrom(r io.Reader) (int64, error) {
-	if _, ok := c.stream.(*Conn); ok || copying.HasDescriptor(r) {
-		return c.stream.ReadFrom(r)
+	if _, ok := c.carrier.(*Conn); ok || copying.HasDescriptor(r) {
+		return c.carrier.ReadFrom(r)
 	}
-	n, err := copying.To(c.stream, r)
+	n, err := copying.To(c.carrier, r)
 	return n, opError("readfrom", "tcp", c.LocalAddr(), c.RemoteAddr(), err)
 }
 
 // WriteTo implements io.WriterTo: io.Copy from c calls it. It writes to w what it reads from c
 // until io.EOF, and copies as few bytes as the connection that carries c can.
 func (c *AutoConn) WriteTo(w io.Writer) (int64, error) {
-	_, ok := c.stream.(*Conn)
+	_, ok := c.carrier.(*Conn)
 	if _, reads := w.(io.ReaderFrom); ok || reads || copying.HasDescriptor(w) {
-		return c.stream.WriteTo(w)
+		return c.carrier.WriteTo(w)
 	}
-	n, err := copying.From(w, c.stream)
+	n, err := copying.From(w, c.carrier)
 	return n, opError("writeto", "tcp", c.LocalAddr(), c.RemoteAddr(), err)
 }
 
@@ -191,63 +189,5 @@ func (c *AutoConn) WriteTo(w io.Writer) (int64, error) {
 // [net.Buffers.WriteTo], which passes the buffers to the kernel in one system call where it
 // can. bufs keeps what was not written, and the int64 is the number of bytes that were.
 func (c *AutoConn) WriteBuffers(bufs *net.Buffers) (int64, error) {
-	return c.stream.WriteBuffers(bufs)
-}
-
-// autoError is the error of TCP, with the reasons why no better network was connected.
-type autoError struct {
-	tcp        error
-	passedOver []Reason
-}
-
-func (e *autoError) Error() string {
-	if len(e.passedOver) == 0 {
-		return e.tcp.Error()
-	}
-	return fmt.Sprintf("%v (passed over: %s)", e.tcp, list(e.passedOver))
-}
-
-func list(reasons []Reason) string {
-	var s []string
-	for _, r := range reasons {
-		s = append(s, r.Error())
-	}
-	return strings.Join(s, "; ")
-}
-
-func (e *autoError) Unwrap() error { return e.tcp }
-
-func (e *autoError) Timeout() bool {
-	var t net.Error
-	return errors.As(e.tcp, &t) && t.Timeout()
-}
-
-func (e *autoError) Temporary() bool {
-	var t interface{ Temporary() bool }
-	return errors.As(e.tcp, &t) && t.Temporary()
-}
-
-// requiredError says why no network but TCP can be had, where TCP alone is not enough.
-type requiredError struct {
-	cause   *auto.RequiredError
-	reasons []Reason
-}
-
-func (e *requiredError) Error() string { return e.cause.Error() + ": " + list(e.reasons) }
-
-func (e *requiredError) Unwrap() []error {
-	errs := make([]error, len(e.reasons))
-	for i, r := range e.reasons {
-		errs[i] = r
-	}
-	return errs
-}
-
-// withReasons adds the reasons to an error of auto that has them.
-func withReasons(err error) error {
-	var required *auto.RequiredError
-	if errors.As(err, &required) {
-		return &requiredError{required, reasonsOf(required.PassedOver)}
-	}
-	return err
+	return c.carrier.WriteBuffers(bufs)
 }

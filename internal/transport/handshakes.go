@@ -1,4 +1,4 @@
-package ringnet
+package transport
 
 // Whose the handshakes of a listener are, so that none who dials keeps others out.
 
@@ -11,14 +11,14 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// confirmWithin is how long a peer may take to confirm the answer to its request while
+// ConfirmWithin is how long a peer may take to confirm the answer to its request while
 // other requests find no place. It is long enough for rdma_cm to repeat one lost message,
 // which it does after 4 to 6 s.
-const confirmWithin = 8 * time.Second
+const ConfirmWithin = 8 * time.Second
 
-// shareWithin is the same for a peer that has more places than another dialer who finds none:
+// ShareWithin is the same for a peer that has more places than another dialer who finds none:
 // far longer than a handshake takes in which no message is lost.
-const shareWithin = time.Second
+const ShareWithin = time.Second
 
 // source is who dials: a user of this host, or a host.
 type source struct {
@@ -97,8 +97,8 @@ func (hs *handshakes) keptFrom(from source, free int) bool {
 const maxWaiting = 1024
 
 // wait notes that a source has found no place, and makes one for when it asks again: it cancels the
-// handshakes whose peers have taken longer than confirmWithin and, if others have more under way, the
-// oldest of those who have most, unless that is younger than shareWithin.
+// handshakes whose peers have taken longer than ConfirmWithin and, if others have more under way, the
+// oldest of those who have most, unless that is younger than ShareWithin.
 func (hs *handshakes) wait(from source) {
 	if hs.waiting == nil {
 		hs.waiting = make(map[source]time.Time)
@@ -115,9 +115,9 @@ func (hs *handshakes) wait(from source) {
 	greedy := hs.counts[most] > hs.counts[from]+1
 	for _, h := range hs.all {
 		switch age := time.Since(h.began); {
-		case age >= confirmWithin:
+		case age >= ConfirmWithin:
 			h.cancel()
-		case age < shareWithin || !greedy:
+		case age < ShareWithin || !greedy:
 			return
 		case h.from == most && h.ctx.Err() == nil:
 			h.cancel()

@@ -1,4 +1,4 @@
-package auto
+package transport
 
 import (
 	"net"
