@@ -1,5 +1,7 @@
 package ringnet
 
+// Config, which package link reads.
+
 import (
 	"time"
 

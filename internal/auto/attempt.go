@@ -69,9 +69,9 @@ type attempt struct {
 	remote netip.AddrPort
 
 	proof  *proof
-	trying string                 // the network that is being asked, or was the last one
-	failed map[string]Failure     // by network
-	asked  map[string]destination // by network: where it has been asked for a link
+	trying string                // the network that is being asked, or was the last one
+	failed map[string]Failure    // by network
+	asked  map[string]failureKey // by network: where it has been asked for a link
 }
 
 // newAttempt returns a dial that begins. ctx is that of its proof.
@@ -81,7 +81,7 @@ func (d *Dialer) newAttempt(ctx context.Context, remote netip.AddrPort) *attempt
 		remote: remote,
 		proof:  newProof(ctx, d.TCP, remote, d.Times, d.Namespace),
 		failed: make(map[string]Failure),
-		asked:  make(map[string]destination),
+		asked:  make(map[string]failureKey),
 	}
 }
 
@@ -185,7 +185,7 @@ func (a *attempt) passedOver(carrier string, err error) (failures PassedOver) {
 // so that the attempt still has its own.
 func (a *attempt) connect(ctx context.Context, to *candidate, another bool) (*link.Stream, error) {
 	if !another {
-		a.asked[to.Name] = to.at
+		a.asked[to.Name] = to.key
 		return a.dialLink(ctx, to.links)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -262,7 +262,7 @@ func (a *attempt) verify(ctx context.Context, linkEnded <-chan struct{}) error {
 // candidate is a network to ask for a connection, or how it has failed before it was asked.
 type candidate struct {
 	*transport.Network
-	at      destination
+	key     failureKey
 	links   *transport.Destination // proven; nil if its fabric does not open
 	failure *Failure
 }
@@ -271,12 +271,12 @@ type candidate struct {
 // while one is up, which may have been silent or without a path when another was asked for.
 func (a *attempt) candidates() (candidates []*candidate) {
 	for _, n := range a.Networks {
-		c := &candidate{Network: n, at: destination{network: n.Name, namespace: a.Namespace}}
-		if c.failure = a.remembered(c.at); c.failure == nil {
+		c := &candidate{Network: n, key: failureKey{network: n.Name, namespace: a.Namespace}}
+		if c.failure = a.remembered(c.key); c.failure == nil {
 			if err := a.open(c); err != nil {
-				a.asked[n.Name] = c.at
+				a.asked[n.Name] = c.key
 				c.failure = &Failure{Network: n.Name, Err: err}
-			} else if c.failure = a.remembered(c.at); c.failure != nil && c.links.Up() {
+			} else if c.failure = a.remembered(c.key); c.failure != nil && c.links.Up() {
 				c.failure = nil
 			}
 		}
@@ -297,25 +297,25 @@ func (a *attempt) open(c *candidate) error {
 	if a.Trust != nil {
 		f = nil // each dial has one of its own
 	}
-	c.at = destination{c.Name, a.Namespace, f, a.Trustee, a.remote}
+	c.key = failureKey{c.Name, a.Namespace, f, a.Trustee, a.remote}
 	return nil
 }
 
 // remembered returns how a network has failed lately, or nil. It saves the time before TCP is dialed: where TCP is
 // not enough, each dial asks.
-func (a *attempt) remembered(at destination) *Failure {
+func (a *attempt) remembered(key failureKey) *Failure {
 	if !a.FallBack {
 		return nil
 	}
-	return a.Failures.find(at, a.Times.Remember)
+	return a.Failures.find(key, a.Times.Remember)
 }
 
 // remember keeps the failures of networks that were asked. It is called when TCP has connected:
 // otherwise the peer may not have started yet.
 func (a *attempt) remember(failures []Failure) {
 	for _, f := range failures {
-		if to, ok := a.asked[f.Network]; ok && (f.Unanswered || a.Lasts(f.Err)) {
-			a.Failures.add(to, f, a.Times.Remember)
+		if key, ok := a.asked[f.Network]; ok && (f.Unanswered || a.Lasts(f.Err)) {
+			a.Failures.add(key, f, a.Times.Remember)
 		}
 	}
 }

@@ -24,8 +24,8 @@ import (
 
 func TestABoundedNumberOfFailuresIsRemembered(t *testing.T) {
 	var m Failures
-	at := func(port int) destination {
-		return destination{remote: netip.AddrPortFrom(netip.Addr{}, uint16(port))}
+	at := func(port int) failureKey {
+		return failureKey{remote: netip.AddrPortFrom(netip.Addr{}, uint16(port))}
 	}
 	for port := range maxFailures + 10 {
 		m.add(at(port), Failure{}, time.Hour)

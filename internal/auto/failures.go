@@ -12,10 +12,10 @@ import (
 	"github.com/ringnet/ringnet/internal/netns"
 )
 
-// destination is one network at one address, or at all addresses if this host cannot use the
-// network. Network namespaces have destinations of their own, for their addresses are; so have
+// failureKey is where a network has failed: at one address, or at all if this host cannot use the
+// network. Network namespaces have addresses of their own, so they have failures of their own; and so have
 // dialers that decide by a function which users to trust, for another's may decide otherwise.
-type destination struct {
+type failureKey struct {
 	network   string
 	namespace netns.Namespace
 	fabric    fabric.Fabric // nil with trust
@@ -26,7 +26,7 @@ type destination struct {
 // Failures are those that are remembered. The zero Failures has none.
 type Failures struct {
 	mu    sync.Mutex // guards known
-	known map[destination]remembered
+	known map[failureKey]remembered
 }
 
 type remembered struct {
@@ -38,31 +38,31 @@ type remembered struct {
 const maxFailures = 4096
 
 // find returns how a network has failed, if it has within a time, or nil.
-func (m *Failures) find(to destination, within time.Duration) *Failure {
+func (m *Failures) find(key failureKey, within time.Duration) *Failure {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r, ok := m.known[to]
+	r, ok := m.known[key]
 	switch {
 	case !ok:
 		return nil
 	case time.Since(r.since) > within:
-		delete(m.known, to)
+		delete(m.known, key)
 		return nil
 	}
 	return &r.Failure
 }
 
 // add remembers a failure, unless it is known for less than a time, or there are too many.
-func (m *Failures) add(to destination, f Failure, within time.Duration) {
+func (m *Failures) add(key failureKey, f Failure, within time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.known == nil {
-		m.known = make(map[destination]remembered)
+		m.known = make(map[failureKey]remembered)
 	}
 	if len(m.known) >= maxFailures {
-		maps.DeleteFunc(m.known, func(_ destination, r remembered) bool { return time.Since(r.since) > within })
+		maps.DeleteFunc(m.known, func(_ failureKey, r remembered) bool { return time.Since(r.since) > within })
 	}
-	if r, ok := m.known[to]; !ok && len(m.known) < maxFailures || ok && time.Since(r.since) > within {
-		m.known[to] = remembered{f, time.Now()}
+	if r, ok := m.known[key]; !ok && len(m.known) < maxFailures || ok && time.Since(r.since) > within {
+		m.known[key] = remembered{f, time.Now()}
 	}
 }

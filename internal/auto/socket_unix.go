@@ -2,6 +2,8 @@
 
 package auto
 
+// What package net does not do with sockets: bind first, look without reading, wait without reading.
+
 import (
 	"cmp"
 	"errors"

@@ -1,5 +1,7 @@
 package auto
 
+// A connection of auto that TCP carries, and its counters.
+
 import (
 	"io"
 	"net"

@@ -1,5 +1,7 @@
 package transport
 
+// What waits for Accept.
+
 import (
 	"net"
 	"os"
