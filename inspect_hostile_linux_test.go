@@ -76,7 +76,7 @@ func sendDescriptors([]string) error {
 			if err != nil {
 				return
 			}
-			unread = append(unread, peer, c)
+			unread = append(unread, peer, c) //nolint:staticcheck // which keeps them open
 			_ = full.(*net.TCPConn).SetLinger(3600)
 			_ = full.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 			_, _ = full.Write(make([]byte, 64<<20))

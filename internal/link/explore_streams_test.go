@@ -13,13 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 )
-
-// receivesBeside are those for control messages.
-const receivesBeside = credit.LinkControlReceives
 
 // talk is a stream, of which one end may be missing: nobody was told of it.
 type talk struct {
