@@ -24,8 +24,12 @@ type life struct {
 // report tells everyone who is to know how far the link is, seeks another queue pair for one that is to go on, and
 // ends the search for one that is not.
 func (l *Link) report() {
-	l.live.Store(int32(l.m.Live()))
-	l.unheard.set(l.m.Unheard())
+	if live := int32(l.m.Live()); live != l.live.Load() { // to store costs as much as all else
+		l.live.Store(live)
+	}
+	if since := l.m.Unheard(); since != l.unheard.was {
+		l.unheard.set(since)
+	}
 	stage, before := l.m.Stage(), l.life.told
 	if stage == before {
 		return

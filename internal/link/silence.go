@@ -21,16 +21,12 @@ type silence struct {
 	was   time.Time // the same; guarded by Link.mu
 }
 
-// set notes since when, if that is another time; zero: there are none.
+// set notes since when; zero: there are none.
 func (u *silence) set(since time.Time) {
-	if since == u.was {
-		return
-	}
 	if u.was = since; since.IsZero() {
 		u.since.Store(nil)
 	} else {
-		at := since // which is on the heap, and set rarely
-		u.since.Store(&at)
+		u.since.Store(&since)
 	}
 }
 

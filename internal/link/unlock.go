@@ -38,14 +38,19 @@ func (l *Link) carryOut() {
 		return
 	}
 	for round := 0; ; {
-		if l.m.Any() {
+		if len(l.m.Touched) > 0 {
+			l.wakeTouched()
+		}
+		if l.m.More {
 			l.provide()
 		}
 		if l.m.TakeDisconnect() {
 			l.m.Disconnected(l.ep.Disconnect())
 		}
 		batch := l.m.HasBatch()
-		l.postReceives()
+		if l.m.Receives > 0 {
+			l.postReceives()
+		}
 		if batch {
 			if round++; round > maxRounds {
 				l.m.Called = true
@@ -55,22 +60,20 @@ func (l *Link) carryOut() {
 				continue
 			}
 		}
-		if !l.m.Advance() && !l.m.Any() {
+		if !l.m.Advance() && len(l.m.Touched) == 0 && !l.m.More {
 			break
 		}
 	}
-	l.report()
 	l.seeToWatch()
 	if l.m.AlarmsChanged() {
 		l.setTimer()
 	}
 }
 
-// provide does what the machine wants, but for work requests.
+// provide does what the machine wants More.
 func (l *Link) provide() {
 	m := l.m
-	l.postReceives()
-	l.wakeTouched()
+	m.More = false
 	for _, s := range take(&m.Offered) {
 		l.offered(s)
 	}
@@ -89,6 +92,7 @@ func (l *Link) provide() {
 	for ; m.Answered > 0; m.Answered-- {
 		<-l.opens
 	}
+	l.report()
 }
 
 // take takes all out of a list.

@@ -186,6 +186,7 @@ func (s *Stream) grow(size int) {
 	if s.inbox.growing == 0 && s.mayGrow(size) {
 		s.inbox.growing = size
 		s.link.Growing = append(s.link.Growing, s)
+		s.link.More = true
 	}
 }
 

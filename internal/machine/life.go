@@ -48,9 +48,9 @@ type life struct {
 	cause error // why it is not up; nil if it is
 }
 
-func (f *life) enter(s Stage) {
-	TestHookEnter(f.stage, s)
-	f.stage = s
+func (l *Link) enter(s Stage) {
+	TestHookEnter(l.stage, s)
+	l.stage, l.More = s, true
 }
 
 // Stage is how far the link is.
@@ -180,6 +180,10 @@ func (l *Link) Disconnected(err error) {
 // Advance ends an idle link when both sides have sent GOAWAY, and ends the draining of a queue pair when all of its
 // receives have completed. It reports whether the link is at another stage.
 func (l *Link) Advance() bool {
+	return (l.stage != Up || l.goingAway.received) && l.advance()
+}
+
+func (l *Link) advance() bool {
 	before := l.stage
 	if g := &l.goingAway; l.stage == Up && g.received && l.streams.live == 0 && g.delivered(&l.send.slots) {
 		l.Fail(errGivenUp)

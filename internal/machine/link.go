@@ -64,6 +64,7 @@ type Link struct {
 	cfg    Config
 	clock  func() time.Time
 	at     time.Time // see now
+	told   bool      // at is of what the link is told now
 	active bool      // this side dialed, and opens the streams
 
 	life
@@ -84,18 +85,21 @@ type Link struct {
 
 // Wants is what a link wants done. Who does it takes it out.
 type Wants struct {
-	Receives  int       // to be posted, before anything else is
+	Receives int       // to be posted, before anything else is
+	Touched  []*Stream // whose calls may have become ready
+
+	More      bool      // something of what follows has come, or Stage, Live or Unheard has changed
 	Offered   []*Stream // that the peer has dialed: for Accept or Refuse
 	Named     []*Stream // of whose ring at the peer it is to be known that it is there: for Reached
 	Growing   []*Stream // that want a larger ring: for Grow
-	Touched   []*Stream // whose calls may have become ready
 	Forgotten []*Stream // whose addresses are free
 	Returned  []*Loan   // buffers that are their owners' again
 	Answered  int       // streams of Open that the peer has answered, or that need no answer any more
-	Trim      bool      // slabs with nothing in them are to be freed: see TakeEmptySlab
-	Called    bool      // there may be more to take or to send at once
-	Watched   bool      // somebody is to notice the next completion, whoever waits
-	Served    bool      // data or CREDIT has come
+
+	Trim    bool // slabs with nothing in them are to be freed: see ring.Arena.TakeEmpty
+	Called  bool // there may be more to take or to send at once
+	Watched bool // somebody is to notice the next completion, whoever waits
+	Served  bool // data or CREDIT has come
 }
 
 // streamTable is the streams on a link.
@@ -120,7 +124,7 @@ type path struct {
 }
 
 // New returns a link with staging memory of SendBuffer bytes, and behind them ControlMemory. The receives
-// of its queue pair have been posted. Between two calls of At the clock is read once at most.
+// of its queue pair have been posted. Between two calls of Begin the clock is read once at most.
 func New(cfg Config, staging fabric.Memory, clock func() time.Time) *Link {
 	return &Link{
 		cfg:   cfg,
@@ -132,12 +136,12 @@ func New(cfg Config, staging fabric.Memory, clock func() time.Time) *Link {
 }
 
 // Begin notes that time has passed: what is told from now on happens at another time.
-func (l *Link) Begin() { l.at = time.Time{} }
+func (l *Link) Begin() { l.told = false }
 
 // now is the time at which what the link is told happens.
 func (l *Link) now() time.Time {
-	if l.at.IsZero() {
-		l.at = l.clock()
+	if !l.told {
+		l.at, l.told = l.clock(), true
 	}
 	return l.at
 }
@@ -189,9 +193,3 @@ func (l *Link) LostAt() time.Time { return l.path.lostAt }
 
 // MovedAt is when the link went on over the queue pair that it has; zero if it is the first.
 func (l *Link) MovedAt() time.Time { return l.path.moved }
-
-// Any reports whether the link wants anything but work requests posted.
-func (w *Wants) Any() bool {
-	return w.Receives > 0 || len(w.Touched) > 0 || w.Answered > 0 || len(w.Offered) > 0 || len(w.Named) > 0 ||
-		len(w.Growing) > 0 || len(w.Forgotten) > 0 || len(w.Returned) > 0
-}

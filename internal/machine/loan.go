@@ -31,6 +31,7 @@ func (l *Link) unlend(b *Loan) {
 	if b.lent--; b.lent == 0 {
 		delete(l.send.loans, b)
 		l.Returned = append(l.Returned, b)
+		l.More = true
 	}
 }
 

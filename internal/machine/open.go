@@ -81,7 +81,7 @@ func (l *Link) Open(held ring.Piece, port uint16) *Stream {
 // place among them.
 func (l *Link) answered() {
 	if l.streams.opening > 0 {
-		l.streams.unheard = l.now()
+		l.streams.unheard, l.More = l.now(), true
 	}
 }
 
@@ -165,6 +165,7 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	s := l.addStream(r.Stream, credit.AcceptStream(l.cfg.FirstRing(), r.Ring.Size), ring.Piece{})
 	s.peer, s.port = r.Ring, r.Port
 	l.Offered = append(l.Offered, s)
+	l.More = true
 	return nil
 }
 

@@ -276,6 +276,7 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 func (s *Stream) await(r *wire.Record) {
 	s.named = *r
 	s.link.Named = append(s.link.Named, s)
+	s.link.More = true
 }
 
 // receivedRing takes RING, which waits until it is known that its ring is there.

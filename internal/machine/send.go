@@ -229,7 +229,7 @@ func (s *Stream) MaySendNow(n int) bool {
 // SendNow has n bytes sent inline, in the next batch. They are the caller's again when that has been posted.
 func (s *Stream) SendNow(n int, first []byte, rest [][]byte) {
 	s.ledger.Accept(n)
-	s.link.pushData(s, payload{n: n, first: first, rest: rest})
+	s.link.pushData(s, &payload{n: n, first: first, rest: rest})
 	s.link.wakeStagingLine()
 }
 
@@ -289,10 +289,10 @@ func (l *Link) pushStreams() {
 			waiting++
 			continue
 		case n == 0:
-			l.pushData(s, payload{})
+			l.pushData(s, &payload{})
 		default:
 			p, memory := s.pending.next(&q.staging, n)
-			l.pushData(s, payload{n: len(p), first: p, memory: memory})
+			l.pushData(s, &payload{n: len(p), first: p, memory: memory})
 		}
 		waiting = 0
 		q.withData.push(s)
@@ -308,7 +308,7 @@ type payload struct {
 }
 
 // pushData adds a data message of a stream to the batch.
-func (l *Link) pushData(s *Stream, p payload) {
+func (l *Link) pushData(s *Stream, p *payload) {
 	q := &l.send
 	var flags wire.DataFlags
 	_, newRing := s.ledger.Next()

@@ -100,6 +100,7 @@ func (l *Link) addStream(number uint32, ledger credit.Stream, held ring.Piece) *
 	}
 	l.streams.byNumber[number] = s
 	l.streams.live++
+	l.More = true
 	l.streams.owned++
 	return s
 }
@@ -119,6 +120,7 @@ func (s *Stream) ledgerChanged() {
 	if s.opening && !s.ledger.AwaitsAnswer() {
 		s.opening = false
 		l.Answered++
+		l.More = true
 		if l.streams.opening--; l.streams.opening == 0 {
 			l.streams.unheard = time.Time{}
 		}
@@ -126,6 +128,7 @@ func (s *Stream) ledgerChanged() {
 	if s.ledger.Stage() == credit.Over && l.streams.byNumber[s.number] == s {
 		l.streams.byNumber[s.number] = nil
 		l.streams.live--
+		l.More = true
 		l.streams.lowest = min(l.streams.lowest, int(s.number))
 		l.alarms.clearClosing(s)
 		if l.cfg.idle() == 0 && l.streams.live == 0 {
@@ -143,6 +146,7 @@ func (s *Stream) forget() {
 	if s.use == Orphaned && (s.ledger.Stage() == credit.Over || s.link.stage >= Ended) && !s.forgot {
 		s.forgot = true
 		s.link.Forgotten = append(s.link.Forgotten, s)
+		s.link.More = true
 	}
 }
 

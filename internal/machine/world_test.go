@@ -189,7 +189,7 @@ func (e *end) carryOut() {
 				m.Rings().Add(e.register(lacks), lacks, false)
 			}
 		}
-		m.Forgotten, m.Returned, m.Answered = nil, nil, 0
+		m.Forgotten, m.Returned, m.Answered, m.More = nil, nil, 0, false
 		if m.TakeDisconnect() {
 			e.disconnect()
 			m.Disconnected(nil)
@@ -200,7 +200,7 @@ func (e *end) carryOut() {
 			e.post()
 			continue
 		}
-		if !m.Advance() && !m.Any() {
+		if !m.Advance() && m.Receives == 0 && len(m.Touched) == 0 && !m.More {
 			break
 		}
 	}
