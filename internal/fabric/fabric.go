@@ -314,9 +314,12 @@ const (
 	WriteImm
 )
 
+// MaxID is the largest ID of a work request: above it are those of receives.
+const MaxID = 1<<63 - 1
+
 // WorkRequest is a request to the send queue.
 type WorkRequest struct {
-	ID       uint64 // comes back in the completion
+	ID       uint64 // comes back in the completion; MaxID at most
 	Op       Opcode
 	Signaled bool   // complete on success too; failures always complete
 	Imm      uint32 // WriteImm only; bits 16 to 29 are 0

@@ -54,3 +54,11 @@ func field(of any, path string) reflect.Value {
 
 // at is where a field of the machine's is, by its path.
 func at[T any](of any, path string) *T { return (*T)(field(of, path).Addr().UnsafePointer()) }
+
+// waiting is how many streams wait to send.
+func waiting(m *machine.Link) (n int) {
+	for _, line := range []string{"send.withData", "send.withRecords"} {
+		n += field(m, line+".items").Len() - int(field(m, line+".head").Int())
+	}
+	return n
+}

@@ -31,7 +31,7 @@ var imports = map[string]string{
 	"github.com/ringnet/ringnet/internal/errtype": "",
 	"github.com/ringnet/ringnet/internal/wire":    "",
 	"github.com/ringnet/ringnet/internal/fabric": "WorkRequest Completion Memory Send Write WriteImm OK Flushed LocalLength RetryExceeded ResponseTimeout " +
-		"RemoteAccess RemoteInvalidRequest RNRRetryExceeded ErrDisconnected ErrDeviceRemoved ErrQueuePair ErrPortDown RefusedError RejectError",
+		"RemoteAccess RemoteInvalidRequest RNRRetryExceeded ErrDisconnected ErrDeviceRemoved ErrQueuePair ErrPortDown RefusedError RejectError MaxID",
 }
 
 // TestTheMachineDoesNothingByItself sees that this package has no goroutine and no channel, imports nothing that does I/O,

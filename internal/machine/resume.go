@@ -2,16 +2,16 @@ package machine
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // KeysID is the number of the work requests with the keys of this side, on a queue pair that the link is about to
-// have. The last of them may complete when it has it.
-const KeysID = math.MaxUint64
+// have. The last of them may complete when it has it. A link never has so many work requests as fabric.MaxID.
+const KeysID = fabric.MaxID
 
 // Snapshot is what this side has received, which it tells the peer before the link goes on.
 func (l *Link) Snapshot() wire.Header {

@@ -273,6 +273,7 @@ const (
 	deliver stepKind = iota // the oldest message of an end arrives at the other
 	poll
 	act    // the application does what its script says
+	giveUp // a Write that waits for staging memory has waited long enough
 	finish // a Close that lingered is over
 	lose   // the queue pair is lost, and with it, at the ends of talk, that messages have arrived
 	notice // by an end
@@ -281,7 +282,7 @@ const (
 )
 
 func (s step) String() string {
-	return fmt.Sprintf("%s %d/%d", [...]string{"deliver", "poll", "act", "finish", "lose", "notice", "adopt", "tick"}[s.what], s.end, s.talk)
+	return fmt.Sprintf("%s %d/%d", [...]string{"deliver", "poll", "act", "give up", "finish", "lose", "notice", "adopt", "tick"}[s.what], s.end, s.talk)
 }
 
 // steps are what may happen next, but for alarms.
@@ -305,6 +306,9 @@ func (w *world) steps(steps []step) []step {
 				steps = append(steps, step{finish, i, j})
 			case len(t.script) > 0 && t.closing == nil && e.ready(t):
 				steps = append(steps, step{act, i, j})
+			}
+			if t.s.line == inLine && t.closing == nil {
+				steps = append(steps, step{giveUp, i, j})
 			}
 		}
 	}
@@ -357,6 +361,10 @@ func (w *world) do(s step) {
 		e.m.Emptied()
 	case act:
 		e.act(e.streams[s.talk])
+	case giveUp:
+		t := e.streams[s.talk]
+		t.s.QuitStagingLine()
+		t.script = t.script[1:]
 	case finish:
 		t := e.streams[s.talk]
 		t.closed = true

@@ -87,7 +87,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 
 // recvBit in a completion's ID marks a receive: a failed completion has no other valid field that
 // tells a receive from a send.
-const recvBit = 1 << 63
+const recvBit = fabric.MaxID + 1
 
 // pollBatch is the maximum number of completions that one Poll takes.
 const pollBatch = 64

@@ -227,8 +227,10 @@ func testEmptyWrite(t *testing.T, pair Pair) {
 	Post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: source.Bytes()[:Options.RecvSize], Memory: source, Signaled: true})
 	Poll(t, a, 1)
 	Poll(t, b, 1)
-	Post(t, a, fabric.WorkRequest{ID: 5, Op: fabric.Write, Signaled: true})
-	assert.Equal(t, fabric.Completion{ID: 5}, Poll(t, a, 1)[0])
+	for _, id := range []uint64{5, fabric.MaxID} {
+		Post(t, a, fabric.WorkRequest{ID: id, Op: fabric.Write, Signaled: true})
+		assert.Equal(t, fabric.Completion{ID: id}, Poll(t, a, 1)[0])
+	}
 	none(t, b, "a probe takes no receive")
 }
 

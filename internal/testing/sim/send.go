@@ -59,6 +59,9 @@ func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
 		return fmt.Errorf("sim: post %d sends to a full queue: %w", len(wr), syscall.ENOMEM)
 	}
 	for i := range wr {
+		if wr[i].ID > fabric.MaxID {
+			return fmt.Errorf("sim: post work request %#x: %w", wr[i].ID, syscall.EINVAL)
+		}
 		if wr[i].Op > fabric.WriteImm || wr[i].Memory == nil && wr[i].Len() > e.limits.Inline {
 			return fmt.Errorf("sim: post a send of %d bytes inline: %w", wr[i].Len(), syscall.EINVAL)
 		}
