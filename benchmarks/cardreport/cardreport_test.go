@@ -113,11 +113,20 @@ func (p *Part) cell(t *testing.T, begins string) string {
 	return ""
 }
 
+func TestAddressOfAPort(t *testing.T) {
+	var d deviceInfo
+	require.NoError(t, json.Unmarshal([]byte(`{"ports": [{"state": "DOWN", "interface": "a"}, {"state": "ACTIVE", "interface": "b"}],
+		"addresses": {"a": ["10.0.0.1/24"], "b": ["fe80::1/64", "169.254.3.4/16", "10.0.0.2/24", "fd00::2/64"]}}`), &d))
+	name, address := d.network()
+	require.Equal(t, []string{"b", "10.0.0.2"}, []string{name, address})
+}
+
 func TestReportOverTheCard(t *testing.T) {
 	t.Parallel()
 	bin, dir := programs(t), t.TempDir()
-	// Without PATH there is no perftest. The card's folder is in it, and its program raw.
-	r, all := runOverTheCard(t, dir, nil, "/usr/bin/env", "PATH=/nowhere",
+	// Without PATH there is no perftest. The card's folder is in it, and its program raw. Who has a card has
+	// nothing in the environment that tells of it.
+	r, all := runOverTheCard(t, dir, nil, "/usr/bin/env", "-u", "SOFTROCE_ADDR", "-u", "SOFTROCE_ADDR6", "-u", "SOFTROCE_DEVICE", "PATH=/nowhere",
 		filepath.Join(bin, "benchmarks"), Argument, "-quick", "-repo", root, "-out", dir)
 	require.Equal(t, "ideal0", r.Device)
 	require.Len(t, r.Parts, 6)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -34,14 +35,18 @@ type deviceInfo struct {
 		LinkLayer string `json:"link_layer"`
 		Interface string
 	}
-	Addresses map[string][]string
+	Addresses map[string][]string // of interfaces, with the lengths of their subnets
 }
 
-// network is the interface and the first address of a device's first port that is ACTIVE.
+// network is the interface and the address of a device's first port that is ACTIVE and has one. A
+// link-local address would want its interface behind it, and the other host knows another.
 func (d *deviceInfo) network() (name, address string) {
 	for _, p := range d.Ports {
-		if p.State == "ACTIVE" && len(d.Addresses[p.Interface]) > 0 {
-			return p.Interface, d.Addresses[p.Interface][0]
+		for _, text := range d.Addresses[p.Interface] {
+			subnet, err := netip.ParsePrefix(text)
+			if err == nil && p.State == "ACTIVE" && !subnet.Addr().IsLinkLocalUnicast() {
+				return p.Interface, subnet.Addr().String()
+			}
 		}
 	}
 	return "", ""
