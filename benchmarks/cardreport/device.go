@@ -31,9 +31,9 @@ func (o *options) ringnet(ctx context.Context, args ...string) (string, error) {
 type deviceInfo struct {
 	Name, Firmware string
 	Ports          []struct {
-		State     string
-		LinkLayer string `json:"link_layer"`
-		Interface string
+		State      string
+		LinkLayer  string `json:"link_layer"`
+		Interfaces []struct{ Name string }
 	}
 	Addresses map[string][]string // of interfaces, with the lengths of their subnets
 }
@@ -42,10 +42,12 @@ type deviceInfo struct {
 // link-local address would want its interface behind it, and the other host knows another.
 func (d *deviceInfo) network() (name, address string) {
 	for _, p := range d.Ports {
-		for _, text := range d.Addresses[p.Interface] {
-			subnet, err := netip.ParsePrefix(text)
-			if err == nil && p.State == "ACTIVE" && !subnet.Addr().IsLinkLocalUnicast() {
-				return p.Interface, subnet.Addr().String()
+		for _, i := range p.Interfaces {
+			for _, text := range d.Addresses[i.Name] {
+				subnet, err := netip.ParsePrefix(text)
+				if err == nil && p.State == "ACTIVE" && !subnet.Addr().IsLinkLocalUnicast() {
+					return i.Name, subnet.Addr().String()
+				}
 			}
 		}
 	}

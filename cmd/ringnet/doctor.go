@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,31 +164,47 @@ func checkDevice(device host.Device) []finding {
 // checkPort finds out whether connections can use a port.
 func checkPort(device host.Device, p host.Port) finding {
 	f := finding{Subject: portName(device, p), Status: bad, Code: ringnet.ReasonNoDevice}
-	_, err := net.InterfaceByName(p.Interface)
+	first := "INTERFACE"
+	if len(p.Interfaces) > 0 {
+		first = p.Interfaces[0].Name
+	}
 	switch {
 	case p.State != "ACTIVE":
-		f.What, f.Mend = "is "+p.State, "plug in the cable, then: ip link set "+cmp.Or(p.Interface, "INTERFACE")+" up"
-		return f
-	case p.Interface == "":
-		f.What, f.Mend = "has no network interface here", "modprobe ib_ipoib   # InfiniBand; in a container: --network host, or an interface of the device (SR-IOV)"
-		return f
-	case err != nil:
-		f.What = fmt.Sprintf("has its network interface, %s, in another network namespace", p.Interface)
-		f.Mend = fmt.Sprintf("docker run --network host --device /dev/infiniband …\nip link set %s netns NAMESPACE   # and, in exclusive mode: rdma dev set %s netns NAMESPACE", p.Interface, device.Name)
-		return f
+		f.What, f.Mend = "is "+p.State, "plug in the cable, then: ip link set "+first+" up"
+	case len(p.Interfaces) == 0 && p.LinkLayer == "InfiniBand":
+		f.What, f.Mend = "has no network interface of IPoIB here", "modprobe ib_ipoib   # in a container: --network host, or an interface of the device (SR-IOV)"
+	case len(p.Interfaces) == 0:
+		f.What, f.Mend = "has no network interface here", "docker run --network host …   # or an interface of the device (SR-IOV)"
+	case !slices.ContainsFunc(p.Interfaces, host.Interface.IsHere):
+		f.What = fmt.Sprintf("has its network interface, %s, in another network namespace", first)
+		f.Mend = fmt.Sprintf("docker run --network host --device /dev/infiniband …\nip link set %s netns NAMESPACE   # and, in exclusive mode: rdma dev set %s netns NAMESPACE", first, device.Name)
 	case len(p.Addresses()) == 0:
-		f.What, f.Mend = p.Interface+" has no IP address", "ip addr add ADDRESS/LENGTH dev "+p.Interface
-		return f
+		f.What, f.Mend = first+" has no IP address", "ip addr add ADDRESS/LENGTH dev "+first
+	default:
+		return checkInterfaces(device, p)
 	}
-	f = finding{Subject: f.Subject, Status: good, What: fmt.Sprintf("is ACTIVE on %s, %s, %s", p.Interface, p.LinkLayer, p.Rate)}
-	switch {
-	case p.RoCEMTU != 0 && p.RoCEMTU < 4096:
-		f.Status = note
-		f.What += fmt.Sprintf("; its packets carry %d bytes, of 4096 that they could, for the MTU of %s is %d", p.RoCEMTU, p.Interface, p.MTU)
-		f.Mend = fmt.Sprintf("ip link set %s mtu 4200   # on all hosts and switches on the way, or 9000", p.Interface)
-	case p.LinkLayer == "Ethernet" && device.Driver != "rdma_rxe":
-		f.What += fmt.Sprintf("; traffic class %q by default (Config.TrafficClass); whether the network drops such packets says: dcb pfc show dev %s", host.Root.TrafficClass(device.Name), p.Interface)
+	return f
+}
+
+// checkInterfaces finds out what could be better at a port that connections can use.
+func checkInterfaces(device host.Device, p host.Port) finding {
+	f := finding{Subject: portName(device, p), Status: good}
+	var names []string
+	for _, i := range p.Interfaces {
+		if len(i.Addresses()) == 0 {
+			continue
+		}
+		names = append(names, i.Name)
+		if i.RoCEMTU != 0 && i.RoCEMTU < 4096 && f.Status == good {
+			f.Status = note
+			f.What = fmt.Sprintf("; its packets carry %d bytes, of 4096 that they could, for the MTU of %s is %d", i.RoCEMTU, i.Name, i.MTU)
+			f.Mend = fmt.Sprintf("ip link set %s mtu 4200   # on all hosts and switches on the way, or 9000", i.Name)
+		}
 	}
+	if p.LinkLayer == "Ethernet" && device.Driver != "rdma_rxe" && f.Status == good {
+		f.What = fmt.Sprintf("; traffic class %q by default (Config.TrafficClass); whether the network drops such packets says: dcb pfc show dev %s", host.Root.TrafficClass(device.Name), names[0])
+	}
+	f.What = fmt.Sprintf("is ACTIVE on %s, %s, %s", strings.Join(names, " and "), p.LinkLayer, p.Rate) + f.What
 	return f
 }
 

@@ -77,7 +77,7 @@ func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
 }
 
 func TestDoctorFindsIWARP(t *testing.T) {
-	d := diagnosis{Findings: checkDevice(host.Device{Name: "siw0", IWARP: true, Ports: []host.Port{{State: "ACTIVE", Interface: "lo"}}})}
+	d := diagnosis{Findings: checkDevice(host.Device{Name: "siw0", IWARP: true, Ports: []host.Port{{State: "ACTIVE", Interfaces: []host.Interface{{Name: "lo"}}}}})}
 	d.requireBad(t, "siw0", "is an iWARP device", "RoCE")
 	require.Len(t, d.Findings, 1, "nothing is said of its ports")
 }

@@ -80,8 +80,7 @@ var infoText = template.Must(template.New("").Funcs(template.FuncMap{
 {{- range $d := .Devices}}
 {{- .Name}}{{with .Driver}}, driver {{.}}{{end}}{{with .Firmware}}, firmware {{.}}{{end}}{{if .IWARP}}, iWARP, which ringnet refuses{{end}}
 {{range .Ports}}  port {{.Number}} is {{.State}}: {{.LinkLayer}}, {{.Rate}}
-{{- if .Interface}}, on {{.Interface}} with an MTU of {{.MTU}}{{end}}{{with .RoCEMTU}} (RoCE: {{.}}){{end}}
-{{with index $d.Addresses .Interface}}    addresses: {{list .}}
+{{range .Interfaces}}    on {{.Name}} with an MTU of {{.MTU}}{{with .RoCEMTU}} (RoCE: {{.}}){{end}}{{with index $d.Addresses .Name}}: {{list .}}{{end}}
 {{end}}{{range .GIDs}}    GID {{.Index}}: {{.GID}}, {{.Type}}
 {{end}}{{end}}{{else}}no RDMA device
 {{end}}
@@ -105,8 +104,10 @@ func writeJSON(w io.Writer, v any) error {
 func addresses(d host.Device) map[string][]string {
 	all := make(map[string][]string)
 	for _, p := range d.Ports {
-		for _, a := range p.Addresses() {
-			all[p.Interface] = append(all[p.Interface], a.String())
+		for _, i := range p.Interfaces {
+			for _, a := range i.Addresses() {
+				all[i.Name] = append(all[i.Name], a.String())
+			}
 		}
 	}
 	return all

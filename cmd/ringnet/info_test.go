@@ -29,12 +29,13 @@ func TestInfoSaysWhatAutoOffers(t *testing.T) {
 
 func TestInfoDescribesDevices(t *testing.T) {
 	var out strings.Builder
-	port := host.Port{Number: 1, State: "ACTIVE", LinkLayer: "Ethernet", Rate: "100 Gb/sec", Interface: "eth0", MTU: 1500, RoCEMTU: 1024, GIDs: []host.GID{{Index: 3, GID: "fe80::1", Type: "RoCE v2"}}}
+	port := host.Port{Number: 1, State: "ACTIVE", LinkLayer: "Ethernet", Rate: "100 Gb/sec", Interfaces: []host.Interface{{Name: "eth0", MTU: 1500, RoCEMTU: 1024}, {Name: "eth0.7", MTU: 9000, RoCEMTU: 4096}}, GIDs: []host.GID{{Index: 3, GID: "fe80::1", Type: "RoCE v2"}}}
 	card := deviceInfo{host.Device{Name: "mlx5_0", Driver: "mlx5_core", Firmware: "20.1", Ports: []host.Port{port, {Number: 2, State: "DOWN"}}}, map[string][]string{"eth0": {"10.0.0.1/24"}}}
 	require.NoError(t, infoText.Execute(&out, info{Devices: []deviceInfo{card, {Device: host.Device{Name: "siw0", IWARP: true}}}, Memory: memoryInfo{Limit: 1 << 30, LockedLimit: 64 << 10}}))
 	require.Contains(t, out.String(), `mlx5_0, driver mlx5_core, firmware 20.1
-  port 1 is ACTIVE: Ethernet, 100 Gb/sec, on eth0 with an MTU of 1500 (RoCE: 1024)
-    addresses: 10.0.0.1/24
+  port 1 is ACTIVE: Ethernet, 100 Gb/sec
+    on eth0 with an MTU of 1500 (RoCE: 1024): 10.0.0.1/24
+    on eth0.7 with an MTU of 9000 (RoCE: 4096)
     GID 3: fe80::1, RoCE v2
   port 2 is DOWN: , `+`
 siw0, iWARP, which ringnet refuses
@@ -58,12 +59,14 @@ func TestInfoOverRDMA(t *testing.T) {
 			}
 			p := d.Ports[0]
 			require.True(t, p.Usable())
-			require.Equal(t, os.Getenv("SOFTROCE_NETDEV"), p.Interface)
+			require.Len(t, p.Interfaces, 1)
+			i := p.Interfaces[0]
+			require.Equal(t, os.Getenv("SOFTROCE_NETDEV"), i.Name)
 			require.Equal(t, "Ethernet", p.LinkLayer)
-			require.NotZero(t, p.RoCEMTU)
+			require.NotZero(t, i.RoCEMTU)
 			require.NotEmpty(t, p.GIDs)
 			require.Contains(t, p.GIDs[0].Type, "RoCE")
-			require.Contains(t, d.Addresses[p.Interface][0], os.Getenv("SOFTROCE_ADDR"))
+			require.Contains(t, d.Addresses[i.Name][0], os.Getenv("SOFTROCE_ADDR"))
 			return
 		}
 		require.Fail(t, "no device "+os.Getenv("SOFTROCE_DEVICE"), string(out))

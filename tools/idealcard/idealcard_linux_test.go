@@ -78,6 +78,20 @@ func TestCommandFindsTheDeviceAndAllElse(t *testing.T) {
 	require.Zero(t, status)
 }
 
+// As a kernel shows it: no GID of InfiniBand tells its interface, and that is of IPoIB by its type, with
+// the GID at the end of its address.
+func TestFilesOfInfiniBandAreAsAKernelHasThem(t *testing.T) {
+	out, status := idealcard(t, "-fabric", infiniBandFile, "--", "sh", "-c",
+		"cd /sys/class; ls infiniband/ib0/ports/1/gid_attrs/ndevs; cat infiniband/ib0/ports/1/gids/0 net/lo/type net/lo/mtu net/lo/address; ls net | wc -l")
+	require.Zero(t, status, out)
+	others, err := os.ReadDir("/sys/class/net")
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprintf("fe80:0000:0000:0000:0000:0000:0001:dea2\n32\n2044\n80:00:00:48:fe:80:00:00:00:00:00:00:00:00:00:00:00:01:de:a2\n%d\n", len(others)), out)
+	out, status = idealcard(t, "--", "sh", "-c", "cd /sys/class; cat infiniband/ideal0/ports/1/gid_attrs/ndevs/0 net/lo/type")
+	require.Zero(t, status, out)
+	require.Equal(t, "lo\n772\n", out)
+}
+
 func TestUserWhoIsNotRootStaysWhoHeIs(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can become somebody else")

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,12 @@ func describe(dir string, f *cardFabric, host int) error {
 		files[c.Name+"/node_type"] = "1: CA"
 		for j, p := range c.Ports {
 			at := fmt.Sprintf("%s/ports/%d/", c.Name, j+1)
-			p.describe(at, uint64(0x1dea1+i*16+1+j), files)
+			guid := uint64(0x1dea1 + i*16 + 1 + j)
+			p.describe(at, guid, f.interfaceOf(&p), files)
+			if p.Link == infiniBand {
+				a, _ := netip.ParseAddr(p.Addresses[0]) // none if it is "all"
+				describeIPoIB(f.interfaceOf(&p)(a), p.gids(guid)[0], files)
+			}
 			files[at+"rate"] = "unlimited"
 			if f.Gigabits > 0 {
 				files[at+"rate"] = fmt.Sprintf("%g Gb/sec", f.Gigabits)
@@ -52,7 +58,32 @@ func describe(dir string, f *cardFabric, host int) error {
 	return errors.Join(errs...)
 }
 
-func (p *port) describe(at string, guid uint64, files map[string]string) {
+// interfaceOf returns what finds the network interface of a port with an address, or "".
+func (f *cardFabric) interfaceOf(p *port) func(netip.Addr) string {
+	if f.hosts() > 1 {
+		return func(netip.Addr) string { return netdev(p.Cable) } // which is made later
+	}
+	return interfaceWith
+}
+
+// ipoib is the folder in which describe leaves what interfaces are of IPoIB, as /sys/class/net tells it.
+const ipoib = "net"
+
+// describeIPoIB makes an interface one of IPoIB at the port with the GID, as far as files go: that GID is
+// the end of its address (RFC 4391, 9.1.1). Of several ports with one interface the first has it.
+func describeIPoIB(name string, gid netip.Addr, files map[string]string) {
+	at := filepath.Join(ipoib, name) + "/"
+	if _, taken := files[at+"type"]; name == "" || taken {
+		return
+	}
+	address := "80:00:00:48"
+	for _, b := range gid.AsSlice() {
+		address += fmt.Sprintf(":%02x", b)
+	}
+	files[at+"type"], files[at+"mtu"], files[at+"address"] = "32", "2044", address
+}
+
+func (p *port) describe(at string, guid uint64, interfaceOf func(netip.Addr) string, files map[string]string) {
 	files[at+"link_layer"] = p.Link
 	files[at+"state"] = "4: ACTIVE"
 	files[at+"lid"] = fmt.Sprintf("%#x", p.LID)
@@ -63,14 +94,13 @@ func (p *port) describe(at string, guid uint64, files map[string]string) {
 		files[fmt.Sprintf("%spkeys/%d", at, i)] = key
 	}
 	for i, gid := range p.gids(guid) {
-		kind, address := "RoCE v2", gid
-		if p.Link == infiniBand {
-			kind = "IB/RoCE v1"
-			address, _ = netip.ParseAddr(p.Addresses[0]) // none if it is "all"
-		}
 		files[fmt.Sprintf("%sgids/%d", at, i)] = netip.AddrFrom16(gid.As16()).StringExpanded()
-		files[fmt.Sprintf("%sgid_attrs/types/%d", at, i)] = kind
-		if name := interfaceWith(address.Unmap()); name != "" {
+		if p.Link == infiniBand {
+			files[fmt.Sprintf("%sgid_attrs/types/%d", at, i)] = "IB/RoCE v1"
+			continue // to read ndevs is EINVAL: print_ndev, drivers/infiniband/core/sysfs.c
+		}
+		files[fmt.Sprintf("%sgid_attrs/types/%d", at, i)] = "RoCE v2"
+		if name := interfaceOf(gid.Unmap()); name != "" {
 			files[fmt.Sprintf("%sgid_attrs/ndevs/%d", at, i)] = name
 		}
 	}
@@ -154,7 +184,10 @@ func mountDevice(dir string) error {
 		return err
 	}
 	class, dev := filepath.Join(parts, "class"), filepath.Join(parts, "dev")
-	if err := errors.Join(mirror("/sys/class", class), mirror("/dev", dev)); err != nil {
+	if err := errors.Join(mirror("/sys/class", class, "infiniband", "net"), mirror("/dev", dev, "infiniband")); err != nil {
+		return err
+	}
+	if err := mountInterfaces(filepath.Join(dir, ipoib), filepath.Join(class, "net")); err != nil {
 		return err
 	}
 	nodes := []string{"rdma_cm"}
@@ -181,17 +214,37 @@ func mountDevice(dir string) error {
 	return nil
 }
 
-// mirror makes a folder that has what another one has, but an empty folder infiniband.
-func mirror(from, to string) error {
+// mountInterfaces makes a /sys/class/net that has the interfaces of a folder, and all others that there are.
+func mountInterfaces(dir, net string) error {
+	entries, _ := os.ReadDir(dir) // none without InfiniBand
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if err := mirror("/sys/class/net", net, names...); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := mount(filepath.Join(dir, name), filepath.Join(net, name), "", unix.MS_BIND); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mirror makes a folder that has what another one has, but some empty folders.
+func mirror(from, to string, empty ...string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(to, "infiniband"), 0o755); err != nil {
-		return err
+	for _, name := range empty {
+		if err := os.MkdirAll(filepath.Join(to, name), 0o755); err != nil {
+			return err
+		}
 	}
 	for _, e := range entries {
-		if e.Name() == "infiniband" {
+		if slices.Contains(empty, e.Name()) {
 			continue
 		}
 		from, to := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())

@@ -4,6 +4,7 @@
 package host
 
 import (
+	"encoding/hex"
 	"net"
 	"net/netip"
 	"os"
@@ -24,14 +25,22 @@ type Device struct {
 
 // Port is one of a device.
 type Port struct {
-	Number    int    `json:"number"`
-	State     string `json:"state"`      // ACTIVE, DOWN, INIT, …
-	LinkLayer string `json:"link_layer"` // Ethernet or InfiniBand
-	Rate      string `json:"rate"`       // as the kernel says it: 100 Gb/sec (4X EDR)
-	Interface string `json:"interface"`  // the network interface, if it has one
-	MTU       int    `json:"mtu"`        // of the interface, in bytes
-	RoCEMTU   int    `json:"roce_mtu"`   // payload of a packet, in bytes; 0 on InfiniBand
-	GIDs      []GID  `json:"gids"`
+	Number     int         `json:"number"`
+	State      string      `json:"state"`      // ACTIVE, DOWN, INIT, …
+	LinkLayer  string      `json:"link_layer"` // Ethernet or InfiniBand
+	Rate       string      `json:"rate"`       // as the kernel says it: 100 Gb/sec (4X EDR)
+	Interfaces []Interface `json:"interfaces"` // of RoCE, with VLANs and macvlans; or of IPoIB
+	GIDs       []GID       `json:"gids"`
+}
+
+// Interface is a network interface of a port. Where devices are shared by network namespaces, it may be in
+// another one.
+type Interface struct {
+	Name    string `json:"name"`
+	MTU     int    `json:"mtu"`      // in bytes; 0 if it is not known here
+	RoCEMTU int    `json:"roce_mtu"` // payload of a packet, in bytes; 0 on InfiniBand
+
+	gids map[netip.Addr]bool // of RoCE: the addresses by which rdma_cm finds the port
 }
 
 // GID is an address of a port, as the device knows it.
@@ -42,7 +51,7 @@ type GID struct {
 }
 
 // Usable reports whether connections can use the port.
-func (p Port) Usable() bool { return p.State == "ACTIVE" && p.Interface != "" }
+func (p Port) Usable() bool { return p.State == "ACTIVE" && len(p.Addresses()) > 0 }
 
 // tree is the root of a file system with /sys, which tests replace.
 type tree string
@@ -106,9 +115,35 @@ func (t tree) Cards() map[netip.Addr]string {
 	return all
 }
 
-// Addresses are those of the network interface, each with its subnet: none if it is in another namespace.
+// Addresses are those of the port's interfaces, each with its subnet.
 func (p Port) Addresses() (all []netip.Prefix) {
-	i, err := net.InterfaceByName(p.Interface)
+	for _, i := range p.Interfaces {
+		all = append(all, i.Addresses()...)
+	}
+	return all
+}
+
+// Addresses are those of the interface by which rdma_cm finds the port: none if it is in another namespace.
+func (i Interface) Addresses() (all []netip.Prefix) {
+	for _, a := range addresses(i.Name) {
+		if i.gids == nil || i.gids[a.Addr()] {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// IsHere reports whether the interface is in this network namespace. The kernel tells the names of others,
+// too, and eth0 may be another one here.
+func (i Interface) IsHere() bool {
+	if _, err := net.InterfaceByName(i.Name); err != nil {
+		return false
+	}
+	return len(i.Addresses()) > 0 || !slices.ContainsFunc(addresses(i.Name), func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() })
+}
+
+func addresses(name string) (all []netip.Prefix) {
+	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil
 	}
@@ -145,15 +180,63 @@ func (t tree) port(path string) Port {
 		}
 		n, _ := strconv.Atoi(index)
 		p.GIDs = append(p.GIDs, GID{n, gid, t.text(path, "gid_attrs/types", index)})
-		if p.Interface == "" {
-			p.Interface = t.text(path, "gid_attrs/ndevs", index)
-		}
 	}
-	p.MTU, _ = strconv.Atoi(t.text("sys/class/net", p.Interface, "mtu"))
-	if p.LinkLayer == "Ethernet" {
-		p.RoCEMTU = roceMTU(p.MTU)
+	if p.LinkLayer == "InfiniBand" {
+		p.Interfaces = t.ipoib(p.GIDs)
+	} else {
+		p.Interfaces = t.ethernet(path, p.GIDs)
 	}
 	return p
+}
+
+// ethernet are the interfaces that GIDs of a port belong to, in the order of the GIDs: of its own interface,
+// and of VLANs, macvlans and bonds on top of it.
+func (t tree) ethernet(port string, gids []GID) (all []Interface) {
+	for _, g := range gids {
+		name := t.text(port, "gid_attrs/ndevs", strconv.Itoa(g.Index))
+		if name == "" {
+			continue
+		}
+		at := slices.IndexFunc(all, func(i Interface) bool { return i.Name == name })
+		if at < 0 {
+			i := t.networkInterface(name)
+			i.RoCEMTU, i.gids = roceMTU(i.MTU), make(map[netip.Addr]bool)
+			at, all = len(all), append(all, i)
+		}
+		if a, err := netip.ParseAddr(g.GID); err == nil {
+			all[at].gids[a.Unmap()] = true
+		}
+	}
+	return all
+}
+
+// arphrdInfiniBand is the type of an interface of IPoIB (if_arp.h). The last 16 of the 20 bytes of its
+// address are the GID of its port (RFC 4391, 9.1.1): the kernel tells no interface of a GID of InfiniBand, for
+// print_ndev in drivers/infiniband/core/sysfs.c is EINVAL there.
+const arphrdInfiniBand = "32"
+
+// ipoib are the interfaces of IPoIB at a port with the GIDs, those of other P_Keys and a bond of them
+// included.
+func (t tree) ipoib(gids []GID) (all []Interface) {
+	for _, name := range t.names("sys/class/net") {
+		if t.text("sys/class/net", name, "type") != arphrdInfiniBand {
+			continue
+		}
+		address, err := hex.DecodeString(strings.ReplaceAll(t.text("sys/class/net", name, "address"), ":", ""))
+		if err != nil || len(address) != 20 {
+			continue
+		}
+		own, _ := netip.AddrFromSlice(address[4:])
+		if slices.ContainsFunc(gids, func(g GID) bool { a, err := netip.ParseAddr(g.GID); return err == nil && a == own }) {
+			all = append(all, t.networkInterface(name))
+		}
+	}
+	return all
+}
+
+func (t tree) networkInterface(name string) Interface {
+	mtu, _ := strconv.Atoi(t.text("sys/class/net", name, "mtu"))
+	return Interface{Name: name, MTU: mtu}
 }
 
 // afterNumber is "ACTIVE" of "4: ACTIVE".

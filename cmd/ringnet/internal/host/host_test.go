@@ -1,9 +1,12 @@
 package host
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,21 +48,92 @@ func TestDevices(t *testing.T) {
 	require.Equal(t, []int{2, 10}, []int{devices[0].Ports[0].Number, devices[0].Ports[1].Number})
 	require.False(t, devices[0].Ports[0].Usable())
 	require.Equal(t, Device{Name: "rxe0", Driver: "rdma_rxe", Ports: []Port{{
-		Number: 1, State: "ACTIVE", LinkLayer: "Ethernet", Rate: "2.5 Gb/sec (1X SDR)", Interface: "eth0", MTU: 1500, RoCEMTU: 1024,
+		Number: 1, State: "ACTIVE", LinkLayer: "Ethernet", Rate: "2.5 Gb/sec (1X SDR)",
+		Interfaces: []Interface{{Name: "eth0", MTU: 1500, RoCEMTU: 1024, gids: addressSet("fe80::5054:ff:fe12:3456")}},
 		GIDs: []GID{
 			{0, "fe80:0000:0000:0000:5054:00ff:fe12:3456", "RoCE v2"},
 			{1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2"},
 		},
 	}}}, devices[1])
-	require.True(t, devices[1].Ports[0].Usable())
+	require.False(t, devices[1].Ports[0].Usable(), "this host has no eth0 with one of these addresses")
+}
+
+func addressSet(all ...string) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool)
+	for _, a := range all {
+		set[netip.MustParseAddr(a)] = true
+	}
+	return set
+}
+
+// A ConnectX of InfiniBand as the kernel shows it: gid_attrs/ndevs are there, and to read one fails
+// (openucx/ucx#5321).
+func TestInterfacesOfInfiniBandAreThoseOfIPoIB(t *testing.T) {
+	root := t.TempDir()
+	const net = "sys/class/net/"
+	write(t, root, map[string]string{
+		class + "/mlx5_0/ports/1/state":      "4: ACTIVE",
+		class + "/mlx5_0/ports/1/link_layer": "InfiniBand",
+		class + "/mlx5_0/ports/1/gids/0":     "fe80:0000:0000:0000:0002:c903:00aa:0001",
+		class + "/mlx5_1/ports/1/state":      "4: ACTIVE",
+		class + "/mlx5_1/ports/1/link_layer": "InfiniBand",
+		class + "/mlx5_1/ports/1/gids/0":     "fe80:0000:0000:0000:0002:c903:00aa:0002",
+		net + "eth0/type":                    "1",
+		net + "eth0/address":                 "02:c9:03:aa:00:01",
+		net + "ib0/type":                     "32",
+		net + "ib0/mtu":                      "2044",
+		net + "ib0/address":                  "80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:aa:00:01",
+		net + "ib0.8001/type":                "32", // of another P_Key, whose queue pair is another one
+		net + "ib0.8001/mtu":                 "2044",
+		net + "ib0.8001/address":             "80:00:02:0a:fe:80:00:00:00:00:00:00:00:02:c9:03:00:aa:00:01",
+		net + "bonding_masters":              "bond0", // a file
+	})
+	devices := tree(root).Devices()
+	require.Equal(t, []Interface{{Name: "ib0", MTU: 2044}, {Name: "ib0.8001", MTU: 2044}}, devices[0].Ports[0].Interfaces)
+	require.Empty(t, devices[1].Ports[0].Interfaces)
+}
+
+func TestInterfacesOfRoCEAreAllWithItsGIDs(t *testing.T) {
+	root := t.TempDir()
+	const port = class + "/mlx5_0/ports/1/"
+	files := map[string]string{port + "link_layer": "Ethernet", "sys/class/net/eth0/mtu": "9000", "sys/class/net/eth0.7/mtu": "1500"}
+	for i, gid := range [][2]string{
+		{"fe80:0000:0000:0000:aabb:ccff:fe00:0100", "eth0"}, // the interface itself has no address
+		{"fe80:0000:0000:0000:aabb:ccff:fe00:0100", "eth0"},
+		{"0000:0000:0000:0000:0000:ffff:0a07:0001", "eth0.7"},
+		{"0000:0000:0000:0000:0000:ffff:0a08:0001", "macvlan1"},
+	} {
+		files[port+"gids/"+strconv.Itoa(i)], files[port+"gid_attrs/ndevs/"+strconv.Itoa(i)] = gid[0], gid[1]
+	}
+	write(t, root, files)
+	require.Equal(t, []Interface{
+		{"eth0", 9000, 4096, addressSet("fe80::aabb:ccff:fe00:100")},
+		{"eth0.7", 1500, 1024, addressSet("10.7.0.1")},
+		{"macvlan1", 0, 0, addressSet("10.8.0.1")},
+	}, tree(root).Devices()[0].Ports[0].Interfaces)
+}
+
+// In a container, /sys tells the names of the host's interfaces.
+func TestInterfaceOfTheSameNameInAnotherNamespace(t *testing.T) {
+	require.True(t, Interface{Name: "lo", gids: addressSet("127.0.0.1")}.IsHere())
+	require.True(t, Interface{Name: "lo"}.IsHere(), "of IPoIB")
+	require.False(t, Interface{Name: "nowhere"}.IsHere())
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, i := range interfaces {
+		if slices.ContainsFunc(addresses(i.Name), func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() }) {
+			require.False(t, Interface{Name: i.Name, gids: addressSet("192.0.2.1")}.IsHere())
+			require.Empty(t, Interface{Name: i.Name, gids: addressSet("192.0.2.1")}.Addresses())
+		}
+	}
 }
 
 func TestCardOfAnAddress(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{
-		class + "/mlx5_0/ports/1/gids/0":            "fe80:0000:0000:0000:0000:0000:0000:0001",
+		class + "/mlx5_0/ports/1/gids/0":            "0000:0000:0000:0000:0000:ffff:7f00:0001",
 		class + "/mlx5_0/ports/1/gid_attrs/ndevs/0": "nowhere",
-		class + "/mlx5_1/ports/1/gids/0":            "fe80:0000:0000:0000:0000:0000:0000:0001",
+		class + "/mlx5_1/ports/1/gids/0":            "0000:0000:0000:0000:0000:ffff:7f00:0001",
 		class + "/mlx5_1/ports/1/gid_attrs/ndevs/0": "lo",
 	})
 	cards := tree(root).Cards()
