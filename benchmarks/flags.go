@@ -20,6 +20,7 @@ type options struct {
 	rdma, oneProcess         bool
 	once, markdown           bool
 	address, device, card    string
+	peerDevice               string
 	listen, connect, beside  string
 	out                      string
 
@@ -48,6 +49,7 @@ func parse(args []string) (*options, error) {
 	flags.BoolVar(&o.rdma, "rdma", false, "measure on this host's RDMA device")
 	flags.StringVar(&o.address, "address", os.Getenv("SOFTROCE_ADDR"), "with -rdma, the `IP` address of the device's network interface; default $SOFTROCE_ADDR")
 	flags.StringVar(&o.device, "device", os.Getenv("SOFTROCE_DEVICE"), "RDMA `device` for perftest; default $SOFTROCE_DEVICE, or perftest's choice")
+	flags.StringVar(&o.peerDevice, "peer-device", "", "the same with -connect, of the server's host; default perftest's choice")
 	flags.StringVar(&o.listen, "listen", "", "be the server, at this TCP `address`, for a client with -connect")
 	flags.StringVar(&o.connect, "connect", "", "measure against the server at this TCP `address`")
 	flags.BoolVar(&o.once, "once", false, "with -listen, be the child of another program, and end with it or after the first client")

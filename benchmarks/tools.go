@@ -33,7 +33,8 @@ type tool struct {
 type ToolRun struct {
 	report.Cell
 	Address string // of the server
-	Device  string // this side's RDMA device; "" for the program's choice
+	Device  string // the client's RDMA device; "" for the program's choice
+	Serves  string // the server's
 	Port    int
 	Count   int // messages of a connection
 	Slice   time.Duration
@@ -89,7 +90,7 @@ func (b *bench) measureTool(t tool, c report.Cell) (s report.Sample, err error) 
 func (b *bench) runTool(t tool, c report.Cell, count int) (s report.Sample, err error) {
 	for range 3 {
 		b.port++
-		r := ToolRun{c, b.host, b.device, b.port, max(count/c.Conns, minCount), b.slice}
+		r := ToolRun{c, b.host, b.device, b.serverDevice(), b.port, max(count/c.Conns, minCount), b.slice}
 		began, output := time.Now(), ""
 		if output, err = b.runBoth(t, r); err != nil {
 			return s, err
@@ -107,6 +108,14 @@ func (b *bench) runTool(t tool, c report.Cell, count int) (s report.Sample, err 
 		err = fmt.Errorf("the program measures wrongly: it says that it took %g s of the %g s that it ran", s.Seconds, took)
 	}
 	return s, err
+}
+
+// serverDevice is the device of the serving side, "" for the program's choice.
+func (b *bench) serverDevice() string {
+	if b.connect == "" {
+		return b.device
+	}
+	return b.peerDevice
 }
 
 // firstToolPort is the port before those that programs listen on, one for each
@@ -169,8 +178,12 @@ func perftest(program string, flags []string, complete func(*report.Sample, []fl
 		pkg:     "perftest",
 		args: func(r ToolRun, server bool) []string {
 			args := append([]string{"-F", "-s", strconv.Itoa(r.Size), "-n", strconv.Itoa(r.Count), "-p", strconv.Itoa(r.Port)}, flags...)
-			if r.Device != "" {
-				args = append(args, "-d", r.Device)
+			device := r.Device
+			if server {
+				device = r.Serves
+			}
+			if device != "" {
+				args = append(args, "-d", device)
 			}
 			if r.Conns > 1 {
 				args = append(args, "-q", strconv.Itoa(r.Conns))

@@ -60,10 +60,10 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-// run runs a command over the card, and reads the report that it leaves in a folder.
+// runOverTheCard runs a command over the card, with flags of that before it, and reads the report that it leaves in a folder.
 func runOverTheCard(t *testing.T, dir string, env []string, command ...string) (*document, string) {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(root, "bin/idealcard"), append([]string{"-rnr", "--"}, command...)...)
+	cmd := exec.Command(filepath.Join(root, "bin/idealcard"), append([]string{"-rnr"}, command...)...)
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -73,10 +73,10 @@ func runOverTheCard(t *testing.T, dir string, env []string, command ...string) (
 // readReport returns the figures, and all texts.
 func readReport(t *testing.T, dir string) (*document, string) {
 	t.Helper()
-	figures, err := os.ReadFile(filepath.Join(dir, jsonFile))
+	text, err := os.ReadFile(filepath.Join(dir, reportPrefix+figures))
 	require.NoError(t, err)
 	r := new(document)
-	require.NoError(t, json.Unmarshal(figures, r))
+	require.NoError(t, json.Unmarshal(text, r))
 	all := ""
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	require.NoError(t, err)
@@ -115,19 +115,20 @@ func (p *Part) cell(t *testing.T, begins string) string {
 
 func TestAddressOfAPort(t *testing.T) {
 	var d deviceInfo
-	require.NoError(t, json.Unmarshal([]byte(`{"ports": [{"state": "DOWN", "interface": "a"}, {"state": "ACTIVE", "interface": "b"}],
+	require.NoError(t, json.Unmarshal([]byte(`{"ports": [{"state": "DOWN", "interfaces": [{"name": "a"}]}, {"state": "ACTIVE", "interfaces": [{"name": "c"}, {"name": "b"}]}],
 		"addresses": {"a": ["10.0.0.1/24"], "b": ["fe80::1/64", "169.254.3.4/16", "10.0.0.2/24", "fd00::2/64"]}}`), &d))
 	name, address := d.network()
 	require.Equal(t, []string{"b", "10.0.0.2"}, []string{name, address})
 }
 
+// bare is how a command is run with what who has a card has in the environment: nothing tells of it.
+// Without PATH there is no perftest. The card's folder is in it, and its program raw.
+var bare = []string{"--", "/usr/bin/env", "-u", "SOFTROCE_ADDR", "-u", "SOFTROCE_ADDR6", "-u", "SOFTROCE_DEVICE", "PATH=/nowhere"}
+
 func TestReportOverTheCard(t *testing.T) {
 	t.Parallel()
 	bin, dir := programs(t), t.TempDir()
-	// Without PATH there is no perftest. The card's folder is in it, and its program raw. Who has a card has
-	// nothing in the environment that tells of it.
-	r, all := runOverTheCard(t, dir, nil, "/usr/bin/env", "-u", "SOFTROCE_ADDR", "-u", "SOFTROCE_ADDR6", "-u", "SOFTROCE_DEVICE", "PATH=/nowhere",
-		filepath.Join(bin, "benchmarks"), Argument, "-quick", "-repo", root, "-out", dir)
+	r, all := runOverTheCard(t, dir, nil, append(bare, filepath.Join(bin, "benchmarks"), Argument, "-quick", "-repo", root, "-out", dir)...)
 	require.Equal(t, "ideal0", r.Device)
 	require.Len(t, r.Parts, 6)
 
@@ -174,6 +175,19 @@ func TestReportOverTheCard(t *testing.T) {
 	}
 }
 
+func TestReportOverInfiniBand(t *testing.T) {
+	t.Parallel()
+	bin, dir := programs(t), t.TempDir()
+	flags := append([]string{"-fabric", filepath.Join(root, "tools/idealcard/fabrics/infiniband.json")}, bare...)
+	r, all := runOverTheCard(t, dir, nil, append(flags, filepath.Join(bin, "benchmarks"), Argument, "-quick", "-repo", root, "-out", dir)...)
+	require.Equal(t, "ib0", r.Device)
+	assert.Contains(t, r.part(t, "Doctor").Details, "ok    ib0 port 1: is ACTIVE on lo, InfiniBand")
+	assert.Equal(t, "done", r.part(t, "Suites").state(), "%q", r.part(t, "Suites").Problems)
+	assert.Equal(t, "done", r.part(t, "Manners").state(), "%q", r.part(t, "Manners").Problems)
+	assert.Equal(t, "went on", r.part(t, "Failover").cell(t, "its queue pair is moved to ERR"))
+	assert.NotContains(t, all, "ib0 port 1: has no")
+}
+
 // What other programs write may have anything in it, and each may fail.
 func TestReportOfProgramsThatFailAndTellTales(t *testing.T) {
 	t.Parallel()
@@ -189,7 +203,7 @@ func TestReportOfProgramsThatFailAndTellTales(t *testing.T) {
 	script("ringnet.test", "echo '"+tales+"' >&2; kill -9 $$")
 	script("benchmarks", "echo '"+tales+"' >&2; exit 3")
 	script("manners", "printf 'first\\t"+tales+"\\n'; echo '"+tales+"' >&2; exit 1")
-	r, all := runOverTheCard(t, dir, privateEnvironment, filepath.Join(installed, "benchmarks"), Argument, "-quick", "-bin", bin, "-repo", root, "-out", dir)
+	r, all := runOverTheCard(t, dir, privateEnvironment, "--", filepath.Join(installed, "benchmarks"), Argument, "-quick", "-bin", bin, "-repo", root, "-out", dir)
 
 	assert.Equal(t, "done", r.part(t, "Doctor").state())
 	assert.Contains(t, r.part(t, "Doctor").Details, "planted: ")
@@ -222,29 +236,43 @@ func TestReportWithoutADeviceSaysSoInEachPart(t *testing.T) {
 	}
 }
 
-// Two processes are the two hosts. A second whole report is for make soak.
+// Each host is in a network namespace of its own, as is the other with its cards.
 func TestReportOfTwoHosts(t *testing.T) {
-	if os.Getenv("RINGNET_SOAK") == "" {
-		t.Skip("RINGNET_SOAK is not set")
+	if os.Geteuid() != 0 {
+		t.Skip("only root can have two hosts")
 	}
 	t.Parallel()
 	bin, dir := programs(t), t.TempDir()
-	program := filepath.Join(bin, "benchmarks")
 	script := filepath.Join(t.TempDir(), "script")
 	require.NoError(t, os.WriteFile(script, []byte(`
-		mkfifo "$0.said" || exit 1
-		"$1" card-report -listen 2>"$0.said" & server=$!
-		exec 3<"$0.said"
-		read -r waiting <&3
-		"$1" card-report -quick -repo "$2" -connect 127.0.0.1 -out "$3"; status=$?
-		kill $server
-		exit $status
+		unset SOFTROCE_ADDR SOFTROCE_DEVICE
+		if [ $IDEAL_NODE = 0 ]; then exec "$1" card-report -listen -quick -out "$3"; fi
+		until (: <>/dev/tcp/$SOFTROCE_PEER/18599) 2>"$0.refused"; do :; done
+		exec "$1" card-report -quick -repo "$2" -connect $SOFTROCE_PEER -out "$3"
 `), 0o644))
-	r, all := runOverTheCard(t, dir, nil, "sh", script, program, root, dir)
+	cmd := exec.Command(filepath.Join(root, "bin/idealcard"), "-rnr", "-fabric", filepath.Join(root, "tools/idealcard/fabrics/two-hosts.json"),
+		"--", "bash", script, filepath.Join(bin, "benchmarks"), root, dir)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out) // and so the host that listens has ended
+	r, all := readReport(t, dir)
 	require.Equal(t, 2, r.Hosts)
-	require.Equal(t, "ideal0", r.part(t, "The other host").cell(t, "device"))
-	require.Contains(t, r.part(t, "The other host").Details, "port 1 is ACTIVE")
+	require.Equal(t, "right0", r.part(t, "Host").cell(t, "device"))
 	require.Equal(t, "size", r.part(t, "Speed").Tables[0].Rows[0][0])
 	require.Equal(t, "went on", r.part(t, "Failover").cell(t, "its queue pair is moved to ERR"))
-	require.NotContains(t, all, "127.0.0.1")
+	for _, part := range []string{"Speed", "Failover"} {
+		require.True(t, slices.ContainsFunc(r.part(t, part).Tables, func(table titled) bool { return table.Title == "of the other host's device" }), part)
+	}
+	require.NotContains(t, all, "198.18.")
+
+	half := new(document)
+	text, err := os.ReadFile(filepath.Join(dir, halfPrefix+figures))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, half))
+	require.FileExists(t, filepath.Join(dir, halfPrefix+markdown))
+	for _, title := range []string{"Doctor", "Host", "Manners"} {
+		own, told := half.part(t, title), r.part(t, "Other host: "+title)
+		require.Equal(t, own.Tables, told.Tables)
+		require.Equal(t, own.Details, told.Details)
+	}
+	require.Equal(t, "left0", half.part(t, "Host").cell(t, "device"))
 }

@@ -10,6 +10,9 @@
 // its own, and each command runs in one ("rdma system set netns exclusive", "rdma dev set DEVICE netns
 // NAMESPACE", "ip netns exec NAMESPACE make …"). Else packets between the ports do not leave the device.
 //
+// The host that listens tries its own device, too, once the other one has done all else. It writes that half
+// of the report, which the other's report also has, and ends.
+//
 // A part that cannot run says why, and the others run. Cardreport fails only if it cannot write the
 // report. Nothing in that says where the host is or whose: scrub.go leaves out names of hosts and
 // users, addresses, GUIDs, and paths.

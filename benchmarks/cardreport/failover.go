@@ -34,6 +34,7 @@ type fault struct {
 func (s *session) failover(p *Part) {
 	p.Note = "One connection with a byte that goes there and back all the time, and what became of it."
 	p.table("fault", "the connection", "without a reply for", "moves of its link")
+	own, other := s.bothCounters()
 	for _, f := range []fault{
 		{"the peer's process is killed", true, dialAnd(func() error {
 			s.kill()
@@ -46,6 +47,7 @@ func (s *session) failover(p *Part) {
 			p.problem("%s: %v", f.name, err)
 		}
 	}
+	s.addBothRisen(p, own, other, "a message found no receive: ringnet promises 0")
 }
 
 // disturb tells what became of a connection to the other end.

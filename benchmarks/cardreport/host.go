@@ -19,12 +19,6 @@ func (s *session) doctor(p *Part) {
 
 func (s *session) host(p *Part) { s.describe(s.ctx, p) }
 
-func (s *session) otherHost(p *Part) {
-	if err := s.server.Call("Host.Describe", struct{}{}, p); err != nil {
-		p.problem("%v", err)
-	}
-}
-
 // describe tells of a host and its device. Each fact is a number or the name of a product: none says
 // which host it is.
 func (o *options) describe(ctx context.Context, p *Part) {

@@ -73,43 +73,63 @@ type session struct {
 	report *document
 }
 
-func (o *options) all(ctx context.Context) error {
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return err
-	}
-	server, err := o.reach()
-	if err != nil {
-		return fmt.Errorf("the other end: %w", err)
-	}
-	defer server.Close()
-	r := &document{Day: time.Now().UTC().Format(time.DateOnly), Device: "no RDMA device", Hosts: 1, scrub: newScrubber(o.connect)}
-	s := &session{options: *o, ctx: ctx, server: server, report: r}
-	var lacking error
+// begin begins a report of a number of hosts in files whose names have the prefix. It also returns why
+// there is no device for it, if there is none.
+func (o *options) begin(ctx context.Context, hosts int, prefix string) (s *session, lacking error, err error) {
+	r := &document{Day: time.Now().UTC().Format(time.DateOnly), Device: "no RDMA device", Hosts: hosts,
+		scrub: newScrubber(o.connect), path: filepath.Join(o.out, prefix)}
+	s = &session{options: *o, ctx: ctx, report: r}
 	if s.chosen, lacking = s.choose(ctx); lacking == nil {
 		r.Device = s.device
 	}
 	r.scrub.keep = []string{s.chosen.Firmware}
-	type section struct {
-		title       string
-		wantsDevice bool
-		run         func(*Part)
+	return s, lacking, os.MkdirAll(o.out, 0o755)
+}
+
+func (o *options) all(ctx context.Context) error {
+	hosts := 1
+	if o.connect != "" {
+		hosts = 2
 	}
-	sections := []section{
+	s, lacking, err := o.begin(ctx, hosts, reportPrefix)
+	if err != nil {
+		return err
+	}
+	if s.server, err = o.reach(); err != nil {
+		return fmt.Errorf("the other end: %w", err)
+	}
+	defer s.server.Close()
+	err = s.run(lacking, []section{
 		{"Doctor", false, s.doctor},
 		{"Host", false, s.host},
 		{"Suites", true, s.runSuites},
 		{"Speed", true, s.speed},
 		{"Manners", true, s.manners},
 		{"Failover", true, s.failover},
+	})
+	if err == nil && o.connect != "" {
+		err = s.addOtherHalf()
 	}
-	if s.connect != "" {
-		r.Hosts = 2
-		sections = append(sections, section{"The other host", false, s.otherHost})
+	if err == nil {
+		fmt.Fprintf(os.Stderr, "card-report: the report is %s in %s; attach it, %s and the charts to an issue\n", reportPrefix+markdown, o.out, reportPrefix+figures)
 	}
+	return err
+}
+
+// section is a part to be made.
+type section struct {
+	title       string
+	wantsDevice bool
+	run         func(*Part)
+}
+
+// run makes parts, those that want a device unless it is lacking, and writes the report after each:
+// the next may take the host down.
+func (s *session) run(lacking error, sections []section) error {
 	for _, x := range sections {
-		r.add(x.title, func(p *Part) {
+		s.report.add(x.title, func(p *Part) {
 			switch {
-			case ctx.Err() != nil:
+			case s.ctx.Err() != nil:
 				p.problem("interrupted")
 			case x.wantsDevice && lacking != nil:
 				p.problem("%v", lacking)
@@ -117,10 +137,9 @@ func (o *options) all(ctx context.Context) error {
 				x.run(p)
 			}
 		})
-		if err := r.write(o.out); err != nil { // what there is, should the rest take the host down
+		if err := s.report.write(); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(os.Stderr, "card-report: the report is %s in %s; attach it, %s and the charts to an issue\n", markdownFile, o.out, jsonFile)
 	return nil
 }

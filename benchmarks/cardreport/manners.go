@@ -28,5 +28,5 @@ func (s *session) manners(p *Part) {
 	if err != nil {
 		p.problem("%v", err)
 	}
-	s.addRisen(p, before, "tried on purpose")
+	p.addRisen("", before, s.counters(), "tried on purpose")
 }

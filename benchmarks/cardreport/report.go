@@ -21,6 +21,7 @@ type document struct {
 	Speed  *report.Report `json:"speed,omitempty"`
 
 	scrub *scrubber
+	path  string // of its files, up to what they are
 }
 
 // Part is what came out of one.
@@ -70,23 +71,25 @@ func (r *document) add(title string, run func(p *Part)) {
 	fmt.Fprintf(os.Stderr, "card-report: %s: %s\n", title, p.state())
 }
 
-// The files of a report, besides its charts.
+// The files of a report, besides its charts, are named after what it is, and how they are written.
 const (
-	markdownFile = "card-report.md"
-	jsonFile     = "card-report.json"
+	reportPrefix = "card-report"
+	halfPrefix   = "card-report-other-host" // the half of a host that listens
+	markdown     = ".md"
+	figures      = ".json"
 )
 
-// write leaves the files in a folder.
-func (r *document) write(dir string) error {
-	figures, err := r.scrub.json(r)
+// write leaves the files in their folder.
+func (r *document) write() error {
+	all, err := r.scrub.json(r)
 	return errors.Join(err,
-		os.WriteFile(filepath.Join(dir, jsonFile), append(figures, '\n'), 0o644),
-		os.WriteFile(filepath.Join(dir, markdownFile), []byte(r.scrub.text(r.markdown())), 0o644))
+		os.WriteFile(r.path+figures, append(all, '\n'), 0o644),
+		os.WriteFile(r.path+markdown, []byte(r.scrub.text(r.markdown())), 0o644))
 }
 
 func (r *document) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# ringnet on %s\n\nHosts: %d. %s. Written by `make card-report`; the figures are in %s.\n", r.Device, r.Hosts, r.Day, jsonFile)
+	fmt.Fprintf(&b, "# ringnet on %s\n\nHosts: %d. %s. Written by `make card-report`; the figures are in %s.\n", r.Device, r.Hosts, r.Day, filepath.Base(r.path)+figures)
 	summary := report.Table{{"part", "result", "took"}}
 	for _, p := range r.Parts {
 		summary.Row(p.Title, p.state(), fmt.Sprintf("%.1f s", p.Seconds))

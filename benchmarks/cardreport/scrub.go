@@ -2,6 +2,7 @@ package cardreport
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/user"
 	"path"
@@ -80,6 +81,12 @@ func (s *scrubber) text(text string) string {
 		})
 	}
 	return named.ReplaceAllString(text, "${1}ADDRESS")
+}
+
+// parts are copies without.
+func (s *scrubber) parts(all []*Part) (scrubbed []*Part, err error) {
+	text, err := s.json(all)
+	return scrubbed, errors.Join(err, json.Unmarshal(text, &scrubbed))
 }
 
 // literal is a string in JSON, or the name of a field.

@@ -16,6 +16,16 @@ import (
 type Host struct {
 	options
 	process.Ends
+	reported bool   // Half has
+	done     func() // is called when the client has gone with that
+}
+
+// Gone is called when the client has gone.
+func (h *Host) Gone() {
+	h.Ends.Gone()
+	if h.reported {
+		h.done()
+	}
 }
 
 // port is where the other end listens.
@@ -27,7 +37,17 @@ func (o *options) serve(measures func() process.Server) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "card-report: waiting for make card-report CARD_REPORT=\"-connect ADDRESS\", with the address of this host's device\n")
-	return process.ServeAll(l, func() []process.Server { return []process.Server{measures(), &Host{options: *o}} })
+	reported, done := context.WithCancel(context.Background())
+	failed := make(chan error, 1)
+	go func() {
+		failed <- process.ServeAll(l, func() []process.Server { return []process.Server{measures(), &Host{options: *o, done: done}} })
+	}()
+	select {
+	case <-reported.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
 }
 
 // otherEnd is where the other host listens.
@@ -41,10 +61,47 @@ func (o *options) reach() (*rpc.Client, error) {
 	return process.Within(&Host{options: *o}), nil
 }
 
-// Describe tells of the host.
-func (h *Host) Describe(_ struct{}, p *Part) error {
-	h.describe(context.Background(), p)
-	return nil
+// Device returns the name of the host's device.
+func (h *Host) Device(_ struct{}, name *string) error {
+	_, err := h.choose(context.Background())
+	*name = h.device
+	return err
+}
+
+// Counters returns what the host's device has counted.
+func (h *Host) Counters(_ struct{}, all *map[string]uint64) error {
+	_, err := h.choose(context.Background())
+	*all = h.counters()
+	return err
+}
+
+// Half writes the half of the report that is the host's, and returns its parts.
+func (h *Host) Half(_ struct{}, parts *[]*Part) error {
+	s, lacking, err := h.begin(context.Background(), 2, halfPrefix)
+	if err == nil {
+		err = s.run(lacking, []section{{"Doctor", false, s.doctor}, {"Host", false, s.host}, {"Manners", true, s.manners}})
+	}
+	if err != nil {
+		return err
+	}
+	if *parts, err = s.report.scrub.parts(s.report.Parts); err == nil {
+		fmt.Fprintf(os.Stderr, "card-report: this host's half is %s in %s, and the other host's report has it, too\n", halfPrefix+markdown, h.out)
+		h.reported = true
+	}
+	return err
+}
+
+// addOtherHalf adds the parts of the other host to the report.
+func (s *session) addOtherHalf() error {
+	var parts []*Part
+	if err := s.server.Call("Host.Half", struct{}{}, &parts); err != nil {
+		parts = []*Part{{Title: "all", Problems: []string{err.Error()}}}
+	}
+	for _, p := range parts {
+		p.Title = "Other host: " + p.Title
+	}
+	s.report.Parts = append(s.report.Parts, parts...)
+	return s.report.write()
 }
 
 // StartPeer starts an echo server of ringnet at an address of the host's device, and returns

@@ -20,7 +20,7 @@ const speedPeers = "rdma,rdma-busy,rdma-dedicated,tcp,raw,ib_send,ib_send-events
 
 // speed runs benchmarks.
 func (s *session) speed(p *Part) {
-	before := s.counters()
+	own, other := s.bothCounters()
 	args := []string{"-device", s.device, "-peers", speedPeers, "-workloads", "ping-pong,stream,connect", "-conns", "1"}
 	if s.quick {
 		args = append(args, "-rounds", "1", "-slice", "5ms", "-sizes", "64,65536")
@@ -31,6 +31,10 @@ func (s *session) speed(p *Part) {
 		args = append(args, "-rdma", "-address", s.address)
 	} else {
 		args = append(args, "-connect", s.otherEnd())
+		var device string
+		if err := s.server.Call("Host.Device", struct{}{}, &device); err == nil {
+			args = append(args, "-peer-device", device)
+		}
 	}
 	r := new(report.Report)
 	if err := (process.Call{Program: filepath.Join(s.bin, "benchmarks"), Args: args, Most: speedTime}).Measure(s.ctx, r); err != nil {
@@ -52,7 +56,7 @@ func (s *session) speed(p *Part) {
 	for _, workload := range speedWorkloads {
 		p.Tables = append(p.Tables, titled{workload.Name, r.Table(workload.Key, report.Median, report.P99, report.Bytes, report.CPU)})
 	}
-	s.addRisen(p, before, "a message found no receive: ringnet promises 0, others may not")
+	s.addBothRisen(p, own, other, "a message found no receive: ringnet promises 0, others may not")
 	s.report.Speed = r
 }
 

@@ -87,5 +87,5 @@ func (s *session) runSuites(p *Part) {
 			p.problem("%v", err)
 		}
 	}
-	s.addRisen(p, before, "a message found no receive: ringnet promises 0")
+	p.addRisen("", before, s.counters(), "a message found no receive: ringnet promises 0")
 }
