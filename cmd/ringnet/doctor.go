@@ -82,9 +82,14 @@ func (c *doctorCommand) Run(ctx context.Context, s *streams) error {
 		d.checkCards(cardsOf(devices))
 	}
 	d.checkOffers(auto)
+	d.checkDefects(devices)
+	garbled := false
+	if slices.Contains(auto.Offers, "rdma") {
+		garbled = d.checkMessages(ctx, devices)
+	}
 	d.FallsBack = slices.ContainsFunc(d.Findings, finding.isBad)
 	if c.Address != "" {
-		d.FallsBack = !d.checkPeer(ctx, string(c.Address), c.Timeout)
+		d.FallsBack = !d.checkPeer(ctx, string(c.Address), c.Timeout) || garbled
 	}
 	if s.json {
 		err = writeJSON(s.out, d)
@@ -113,7 +118,7 @@ const noDevices = "devices"
 
 func (d *diagnosis) checkDevices(devices []host.Device) {
 	if len(devices) == 0 {
-		f := finding{Subject: noDevices, Status: note, Code: ringnet.ReasonNoDevice, What: "there is no RDMA device", Mend: mends[ringnet.ReasonNoDevice]}
+		f := finding{Subject: noDevices, Status: note, Code: ringnet.ReasonNoDevice, What: "there is no RDMA device", Mend: cure("rdma", ringnet.ReasonNoDevice)}
 		if host.Root.ExclusiveNamespaces() {
 			f.What += " in this network namespace, and each sees only its own"
 			f.Mend = "rdma dev set DEVICE netns NAMESPACE\nrdma system set netns shared"
@@ -143,9 +148,9 @@ func demote(findings []finding) {
 
 // checkDevice finds out whether a device can be used.
 func checkDevice(device host.Device) []finding {
-	if device.IWARP {
+	if because := unusable(device); because != "" {
 		return []finding{{Subject: device.Name, Status: bad, Code: ringnet.ReasonUnsupported,
-			What: "is an iWARP device, over which there is no rdma", Mend: "a RoCE or InfiniBand device, and to listen at its address"}}
+			What: "cannot be used, because " + because, Mend: "a RoCE or InfiniBand device, and to listen at its address"}}
 	}
 	var findings []finding
 	for _, p := range device.Ports {
@@ -154,11 +159,33 @@ func checkDevice(device host.Device) []finding {
 	if slices.ContainsFunc(findings, func(f finding) bool { return !f.isBad() }) {
 		demote(findings)
 	}
-	if name, installed := host.Root.Provider(device); name != "" && !installed {
+	name, installed := host.Root.Provider(device)
+	if first, old := host.Root.Libraries().TooOld(device); old {
 		findings = append(findings, finding{Subject: device.Name, Status: bad, Code: ringnet.ReasonNoLibrary,
-			What: "rdma-core has no provider " + name + " here", Mend: mends[ringnet.ReasonNoLibrary]})
+			What: fmt.Sprintf("this rdma-core (%v) does not know it: %v is the first that does", host.Root.Libraries().Version, first), Mend: host.Root.Install(name)})
+	} else if name != "" && !installed {
+		findings = append(findings, finding{Subject: device.Name, Status: bad, Code: ringnet.ReasonNoLibrary,
+			What: "rdma-core has no provider " + name + " here", Mend: host.Root.Install(name)})
 	}
 	return findings
+}
+
+// unusable says why there is no rdma over a device, whatever is done, or "".
+func unusable(device host.Device) string {
+	kinds := map[string]string{"i40e": "an X722 of Intel", "cxgb4": "a card of Chelsio", "erdma": "eRDMA", "qede": "a card of QLogic set to iWARP", "ice": "an E800 of Intel set to iWARP"}
+	switch {
+	case device.IWARP && strings.HasPrefix(device.Name, "siw"):
+		return "it is an iWARP device (in software: siw), over which there is no rdma"
+	case device.IWARP && kinds[device.Driver] != "":
+		return "it is an iWARP device (" + kinds[device.Driver] + "), over which there is no rdma"
+	case device.IWARP:
+		return "it is an iWARP device, over which there is no rdma"
+	case device.Driver == "efa":
+		return "EFA has neither reliable connections nor a connection manager (rdma_cm)"
+	case device.NodeType != "" && device.NodeType != "CA":
+		return "it is no channel adapter of InfiniBand or RoCE, but: " + device.NodeType
+	}
+	return ""
 }
 
 // checkPort finds out whether connections can use a port.
@@ -217,7 +244,7 @@ func (d *diagnosis) checkNodes(nodes []host.Node) {
 			d.add(finding{Subject: n.Path, Status: bad, Code: ringnet.ReasonUnsupported, What: "is not there",
 				Mend: "modprobe " + n.Module + "\ndocker run --device /dev/infiniband …"})
 		default:
-			d.add(finding{Subject: n.Path, Status: bad, Code: ringnet.ReasonPermission, What: n.Err.Error(), Mend: mends[ringnet.ReasonPermission]})
+			d.add(finding{Subject: n.Path, Status: bad, Code: ringnet.ReasonPermission, What: n.Err.Error(), Mend: permit(n)})
 		}
 	}
 }
@@ -232,9 +259,9 @@ func (d *diagnosis) checkMemory(m memoryInfo) {
 	}
 	switch {
 	case m.LockedLimit >= 0 && m.LockedConnected == 0:
-		f.Status, f.Code, f.Mend = bad, ringnet.ReasonLockedMemory, mends[ringnet.ReasonLockedMemory]
+		f.Status, f.Code, f.Mend = bad, ringnet.ReasonLockedMemory, cure("rdma", ringnet.ReasonLockedMemory)
 	case m.LockedLimit >= 0 && m.LockedConnected < fewConnections:
-		f.Status, f.Mend = note, mends[ringnet.ReasonLockedMemory]
+		f.Status, f.Mend = note, cure("rdma", ringnet.ReasonLockedMemory)
 	}
 	d.add(f)
 }
@@ -265,7 +292,7 @@ func (d *diagnosis) checkOffers(auto autoInfo) {
 		}
 	}
 	for _, r := range auto.PassedOver {
-		f := finding{Subject: r.Network, Status: bad, Code: r.Code, What: r.Error, Mend: mends[r.Code]}
+		f := finding{Subject: r.Network, Status: bad, Code: r.Code, What: r.Error, Mend: cure(r.Network, r.Code)}
 		if wanted(r.Code) {
 			f.Status = note
 		}
@@ -315,28 +342,11 @@ func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.
 func mend(r ringnet.Reason) string {
 	var users *fabric.OtherUserError
 	if !errors.As(r.Err, &users) {
-		return mends[r.Code]
+		return cure(r.Network, r.Code)
 	}
 	there := fmt.Sprintf("ringnet proxy --trust-user %d …   # there, or ListenConfig.TrustUser; or one user for both", users.Own)
 	if users.Refused {
 		return there
 	}
 	return fmt.Sprintf("ringnet proxy --trust-user %d …   # here, or Dialer.TrustUser\n", users.Peer) + there
-}
-
-// mends are what to do about each reason. docs/auto.md has more about them.
-var mends = map[ringnet.ReasonCode]string{
-	ringnet.ReasonUnsupported:  "CGO_ENABLED=1 go build …   # for rdma, on Linux; and for shm another user than nobody",
-	ringnet.ReasonNoLibrary:    "apt-get install libibverbs1 librdmacm1 ibverbs-providers   # rdma-core v23 or newer",
-	ringnet.ReasonNoDevice:     "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE   # soft-RoCE, where there is no card",
-	ringnet.ReasonPermission:   "chmod 666 /dev/infiniband/*   # to last: KERNEL==\"uverbs*|rdma_cm\", MODE=\"0666\" in a file of /etc/udev/rules.d\ndocker run --device /dev/infiniband …\nresources: {limits: {rdma/hca: 1}}   # Kubernetes, with the shared device plugin",
-	ringnet.ReasonLockedMemory: "LimitMEMLOCK=infinity   # systemd\ndocker run --ulimit memlock=-1 …\nulimit -l unlimited   # a shell of root",
-	ringnet.ReasonMemory:       "MemoryMax=   # systemd: more; or fewer connections, or a smaller Config.RecvBuffer",
-	ringnet.ReasonInUse:        "ss -tlnp   # says who listens; or listen at another port",
-	ringnet.ReasonOtherUser:    "docker run --user UID …   # one user for both: this user namespace has no ID for the other's",
-	ringnet.ReasonNoListener:   "ringnet proxy --listen auto://HOST:PORT --to tcp://127.0.0.1:PORT   # there; or ringnet.Listen(\"auto\", …)",
-	ringnet.ReasonFull:         "accept faster, or raise ListenConfig.Backlog there",
-	ringnet.ReasonElsewhere:    "connect to the listener's own address, not to that of a service or a port mapping",
-	ringnet.ReasonUnreachable:  "ip route get ADDRESS   # has to go by way of an interface with RDMA, at both ends",
-	ringnet.ReasonSilent:       "nft list ruleset   # UDP port 4791 (RoCE v2) has to pass between the hosts",
 }

@@ -26,7 +26,8 @@ const (
 	ringnet = "."
 	rconn   = "rconn"
 	verbs   = "internal/fabric/verbs"
-	ud      = "rdmaudp/internal/ud" // of another module
+	ud      = "rdmaudp/internal/ud" // of another module, as is
+	command = "cmd/ringnet"
 )
 
 // Tests of package rconn: everything, what takes a second or two, and those that expect an end.
@@ -93,6 +94,9 @@ var onCards = []row{
 	{verbs, "relaxed-ordering", "TestBytesMayComeInAnyOrderBeforeTheCompletion$", 1, nil},
 	{verbs, "removed", "TestNothingStaysOfACardThatIsGone$", 1, nil},
 	{ud, "", "TestDatagramsRecvQueue$", 1, []string{"-latency", "1ms"}},
+	{command, "bnxt_re-push", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
+	{command, "stale-length", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
+	{command, "hns-direct-wqe", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
 	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
 }
 
@@ -112,7 +116,7 @@ func TestManners(t *testing.T) {
 		first += rand.IntN(1e6)
 	}
 	programs := map[string]string{}
-	for _, in := range []string{ringnet, rconn, verbs, ud} {
+	for _, in := range []string{ringnet, rconn, verbs, ud, command} {
 		programs[in] = buildTests(t, in)
 	}
 	tried := map[string]bool{}

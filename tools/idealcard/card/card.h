@@ -126,6 +126,7 @@ struct held {
 	struct ibv_sge sge[MAX_SGE];
 	char inline_data[MAX_INLINE];
 	bool delivered; // and the answer was lost
+	bool direct;	// the slot's last request was posted alone: defects.c
 };
 
 struct queue_pair {
@@ -161,6 +162,8 @@ struct queue_pair {
 	atomic_bool awaited;			// the peer holds requests that want a receive
 
 	uint64_t draws, stalled_until; // manners.c, under send_lock
+	bool alone;		       // the request that is posted; defects.c, under send_lock
+	struct ibv_sge last;	       // of the one before it in its post
 	uint32_t unannounced;	       // messages of the peer before COMM_EST, under control
 	spinlock late_lock;
 	struct piece *late;    // payload that is not in memory yet
@@ -251,6 +254,8 @@ bool twice(struct completion_queue *q);
 bool spurious(struct completion_queue *q);
 void before_request(struct queue_pair *q, struct after *after);
 bool cuts_batch(struct queue_pair *q);
+void begin_post(struct queue_pair *q, bool alone);
+const struct ibv_send_wr *spoil(struct queue_pair *q, const struct ibv_send_wr *wr, struct ibv_send_wr *loaded);
 const struct ibv_send_wr *as_loaded(struct queue_pair *q, const struct ibv_send_wr *wr, struct ibv_send_wr *loaded);
 bool announces(struct queue_pair *p);
 bool sends_header(struct queue_pair *q);

@@ -241,6 +241,7 @@ const struct ibv_send_wr *as_loaded(struct queue_pair *q, const struct ibv_send_
 		loaded->send_flags &= ~IBV_SEND_INLINE;
 		return loaded;
 	}
+	wr = spoil(q, wr, loaded);
 	if (!has(card_of(q->ibv.context), IRDMA) || wr->opcode != IBV_WR_RDMA_WRITE || wr->num_sge || !wr->sg_list)
 		return wr;
 	*loaded = *wr;

@@ -39,7 +39,10 @@
 	MANNER(EMPTY_WRITE_CHECKED, "empty-write-checked") \
 	MANNER(FORK_COPIES, "fork-copies") \
 	MANNER(GRH_MISSING, "grh-missing") \
-	MANNER(INLINE_GRANTED, "inline-granted")
+	MANNER(INLINE_GRANTED, "inline-granted") \
+	MANNER(BNXT_RE_PUSH, "bnxt_re-push") \
+	MANNER(STALE_LENGTH, "stale-length") \
+	MANNER(HNS_DIRECT_WQE, "hns-direct-wqe")
 
 #define MANNER_NUMBER(number, name) number,
 enum manner { MANNERS(MANNER_NUMBER) };

@@ -170,6 +170,8 @@ int post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **b
 	if (unlikely(mannered && !works(ibv->context)))
 		return 0;
 	lock_sends(q);
+	if (unlikely(mannered && wr))
+		begin_post(q, !wr->next);
 	for (struct ibv_send_wr *first = wr; wr; wr = wr->next) {
 		int state = atomic_load_explicit(&q->state, memory_order_relaxed);
 		rc = refusal(q, wr, state);

@@ -12,11 +12,12 @@ type Node struct {
 	Path   string
 	Module string // the kernel module that makes it
 	Err    error  // why it cannot be opened, or nil
+	Group  string // those who may, besides root: a number; "" if no group may, or all
 }
 
 // Nodes are the device file of the connection manager, and one of a device: one that can be
 // opened, if there is any.
-func (t tree) Nodes() []Node {
+func (t Tree) Nodes() []Node {
 	nodes := []Node{{Path: "/dev/infiniband/rdma_cm", Module: "rdma_ucm"}, {Path: "/dev/infiniband/uverbs*", Module: "ib_uverbs"}}
 	for i, n := range nodes {
 		nodes[i].Err = &fs.PathError{Op: "open", Path: n.Path, Err: fs.ErrNotExist}
@@ -29,6 +30,7 @@ func (t tree) Nodes() []Node {
 			if nodes[i].Err = err; err == nil {
 				break
 			}
+			nodes[i].Group = groupOf(path)
 		}
 	}
 	return nodes
@@ -38,7 +40,7 @@ func (t tree) Nodes() []Node {
 func (n Node) Missing() bool { return errors.Is(n.Err, fs.ErrNotExist) }
 
 // ExclusiveNamespaces reports whether each network namespace sees only its own RDMA devices.
-func (t tree) ExclusiveNamespaces() bool {
+func (t Tree) ExclusiveNamespaces() bool {
 	return t.text("sys/module/ib_core/parameters/netns_mode") == "N"
 }
 
@@ -53,30 +55,25 @@ var providers = map[string]string{
 	"qede":      "qedr",
 	"hns3":      "hns",
 	"cxgb4":     "cxgb4",
-	"ena":       "efa",
+	"efa":       "efa",
+	"erdma":     "erdma",
+	"mana":      "mana",
+	"ionic":     "ionic",
 }
 
 // Provider is the name of the library of rdma-core that the device needs, or "" if
 // that is not known, and whether it is installed.
-func (t tree) Provider(d Device) (name string, installed bool) {
+func (t Tree) Provider(d Device) (name string, installed bool) {
 	name = providers[d.Driver]
 	if name == "" {
 		return "", false
 	}
-	for _, pattern := range []string{
-		"etc/libibverbs.d/" + name + ".driver",
-		"usr/lib/*/libibverbs/lib" + name + "-*.so",
-		"usr/lib*/libibverbs/lib" + name + "-*.so",
-	} {
-		if found, _ := filepath.Glob(filepath.Join(string(t), pattern)); len(found) > 0 {
-			return name, true
-		}
-	}
-	return name, false
+	configured, _ := filepath.Glob(filepath.Join(string(t), "etc/libibverbs.d", name+".driver"))
+	return name, len(configured) > 0 || t.Libraries().Providers[name] != ""
 }
 
 // TrafficClass is the traffic class that rdma_cm is configured to give the packets of a
 // device's first port, or "" if none is configured.
-func (t tree) TrafficClass(device string) string {
+func (t Tree) TrafficClass(device string) string {
 	return t.text("sys/kernel/config/rdma_cm", device, "ports/1/default_roce_tos")
 }

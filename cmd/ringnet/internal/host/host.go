@@ -19,6 +19,9 @@ type Device struct {
 	Name     string `json:"name"`
 	Driver   string `json:"driver,omitempty"`
 	IWARP    bool   `json:"iwarp,omitempty"` // it speaks iWARP, which ringnet refuses
+	NodeType string `json:"node_type"`       // CA of InfiniBand and RoCE
+	NodeGUID string `json:"node_guid"`
+	PCI      string `json:"pci,omitempty"` // 0x15b3:0x1017
 	Firmware string `json:"firmware,omitempty"`
 	Ports    []Port `json:"ports"`
 }
@@ -53,13 +56,13 @@ type GID struct {
 // Usable reports whether connections can use the port.
 func (p Port) Usable() bool { return p.State == "ACTIVE" && len(p.Addresses()) > 0 }
 
-// tree is the root of a file system with /sys, which tests replace.
-type tree string
+// Tree is the root of a file system with /sys.
+type Tree string
 
-// Root is that of this host.
-const Root tree = "/"
+// Root is that of this host. Tests have others.
+var Root Tree = "/"
 
-func (t tree) text(path ...string) string {
+func (t Tree) text(path ...string) string {
 	b, err := os.ReadFile(filepath.Join(append([]string{string(t)}, path...)...))
 	if err != nil {
 		return ""
@@ -68,7 +71,7 @@ func (t tree) text(path ...string) string {
 }
 
 // names are the names of a folder's entries, sorted, numbers by their value.
-func (t tree) names(path ...string) []string {
+func (t Tree) names(path ...string) []string {
 	entries, _ := os.ReadDir(filepath.Join(append([]string{string(t)}, path...)...))
 	var names []string
 	for _, e := range entries {
@@ -85,7 +88,7 @@ func (t tree) names(path ...string) []string {
 const class = "sys/class/infiniband"
 
 // Devices are the RDMA devices, by name.
-func (t tree) Devices() []Device {
+func (t Tree) Devices() []Device {
 	devices := []Device{} // for JSON
 	for _, name := range t.names(class) {
 		d := Device{
@@ -93,6 +96,9 @@ func (t tree) Devices() []Device {
 			Driver:   t.driver(name),
 			Firmware: t.text(class, name, "fw_ver"),
 			IWARP:    strings.HasPrefix(t.text(class, name, "node_type"), "4:"), // RNIC
+			NodeType: afterNumber(t.text(class, name, "node_type")),
+			NodeGUID: t.text(class, name, "node_guid"),
+			PCI:      strings.Trim(t.text(class, name, "device/vendor")+":"+t.text(class, name, "device/device"), ":"),
 		}
 		for _, number := range t.names(class, name, "ports") {
 			d.Ports = append(d.Ports, t.port(filepath.Join(class, name, "ports", number)))
@@ -103,7 +109,7 @@ func (t tree) Devices() []Device {
 }
 
 // Cards are the names of the devices by the addresses of their interfaces.
-func (t tree) Cards() map[netip.Addr]string {
+func (t Tree) Cards() map[netip.Addr]string {
 	all := make(map[netip.Addr]string)
 	for _, d := range slices.Backward(t.Devices()) { // of several with an address, the first has it
 		for _, p := range d.Ports {
@@ -155,7 +161,7 @@ func addresses(name string) (all []netip.Prefix) {
 }
 
 // driver is that of a card, or rxe for a soft-RoCE device, which has none.
-func (t tree) driver(device string) string {
+func (t Tree) driver(device string) string {
 	if target, err := os.Readlink(filepath.Join(string(t), class, device, "device/driver")); err == nil {
 		return filepath.Base(target)
 	}
@@ -165,7 +171,7 @@ func (t tree) driver(device string) string {
 	return ""
 }
 
-func (t tree) port(path string) Port {
+func (t Tree) port(path string) Port {
 	number, _ := strconv.Atoi(filepath.Base(path))
 	p := Port{
 		Number:    number,
@@ -191,7 +197,7 @@ func (t tree) port(path string) Port {
 
 // ethernet are the interfaces that GIDs of a port belong to, in the order of the GIDs: of its own interface,
 // and of VLANs, macvlans and bonds on top of it.
-func (t tree) ethernet(port string, gids []GID) (all []Interface) {
+func (t Tree) ethernet(port string, gids []GID) (all []Interface) {
 	for _, g := range gids {
 		name := t.text(port, "gid_attrs/ndevs", strconv.Itoa(g.Index))
 		if name == "" {
@@ -217,7 +223,7 @@ const arphrdInfiniBand = "32"
 
 // ipoib are the interfaces of IPoIB at a port with the GIDs, those of other P_Keys and a bond of them
 // included.
-func (t tree) ipoib(gids []GID) (all []Interface) {
+func (t Tree) ipoib(gids []GID) (all []Interface) {
 	for _, name := range t.names("sys/class/net") {
 		if t.text("sys/class/net", name, "type") != arphrdInfiniBand {
 			continue
@@ -234,7 +240,7 @@ func (t tree) ipoib(gids []GID) (all []Interface) {
 	return all
 }
 
-func (t tree) networkInterface(name string) Interface {
+func (t Tree) networkInterface(name string) Interface {
 	mtu, _ := strconv.Atoi(t.text("sys/class/net", name, "mtu"))
 	return Interface{Name: name, MTU: mtu}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// write makes the files of a tree.
+// write makes the files of a Tree.
 func write(t *testing.T, root string, files map[string]string) {
 	t.Helper()
 	for path, text := range files {
@@ -24,7 +24,7 @@ func write(t *testing.T, root string, files map[string]string) {
 
 func TestDevices(t *testing.T) {
 	root := t.TempDir()
-	require.Empty(t, tree(root).Devices())
+	require.Empty(t, Tree(root).Devices())
 	const port = class + "/rxe0/ports/1/"
 	write(t, root, map[string]string{
 		class + "/rxe0/parent":           "eth0",
@@ -42,7 +42,7 @@ func TestDevices(t *testing.T) {
 		class + "/mlx5_0/ports/2/state":  "1: DOWN",
 		class + "/mlx5_0/ports/10/state": "1: DOWN",
 	})
-	devices := tree(root).Devices()
+	devices := Tree(root).Devices()
 	require.Len(t, devices, 2)
 	require.Equal(t, "20.31.1014", devices[0].Firmware)
 	require.Equal(t, []int{2, 10}, []int{devices[0].Ports[0].Number, devices[0].Ports[1].Number})
@@ -88,7 +88,7 @@ func TestInterfacesOfInfiniBandAreThoseOfIPoIB(t *testing.T) {
 		net + "ib0.8001/address":             "80:00:02:0a:fe:80:00:00:00:00:00:00:00:02:c9:03:00:aa:00:01",
 		net + "bonding_masters":              "bond0", // a file
 	})
-	devices := tree(root).Devices()
+	devices := Tree(root).Devices()
 	require.Equal(t, []Interface{{Name: "ib0", MTU: 2044}, {Name: "ib0.8001", MTU: 2044}}, devices[0].Ports[0].Interfaces)
 	require.Empty(t, devices[1].Ports[0].Interfaces)
 }
@@ -110,7 +110,7 @@ func TestInterfacesOfRoCEAreAllWithItsGIDs(t *testing.T) {
 		{"eth0", 9000, 4096, addressSet("fe80::aabb:ccff:fe00:100")},
 		{"eth0.7", 1500, 1024, addressSet("10.7.0.1")},
 		{"macvlan1", 0, 0, addressSet("10.8.0.1")},
-	}, tree(root).Devices()[0].Ports[0].Interfaces)
+	}, Tree(root).Devices()[0].Ports[0].Interfaces)
 }
 
 // In a container, /sys tells the names of the host's interfaces.
@@ -136,7 +136,7 @@ func TestCardOfAnAddress(t *testing.T) {
 		class + "/mlx5_1/ports/1/gids/0":            "0000:0000:0000:0000:0000:ffff:7f00:0001",
 		class + "/mlx5_1/ports/1/gid_attrs/ndevs/0": "lo",
 	})
-	cards := tree(root).Cards()
+	cards := Tree(root).Cards()
 	require.Equal(t, "mlx5_1", cards[netip.MustParseAddr("127.0.0.1")])
 	require.Empty(t, cards[netip.MustParseAddr("192.0.2.1")])
 }
@@ -149,40 +149,40 @@ func TestRoCEMTU(t *testing.T) {
 
 func TestNodes(t *testing.T) {
 	root := t.TempDir()
-	for _, n := range tree(root).Nodes() {
+	for _, n := range Tree(root).Nodes() {
 		require.True(t, n.Missing(), n.Path)
 	}
 	write(t, root, map[string]string{"dev/infiniband/rdma_cm": "", "dev/infiniband/uverbs0": ""})
-	for _, n := range tree(root).Nodes() {
+	for _, n := range Tree(root).Nodes() {
 		require.NoError(t, n.Err, n.Path)
 	}
 }
 
 func TestExclusiveNamespaces(t *testing.T) {
 	root := t.TempDir()
-	require.False(t, tree(root).ExclusiveNamespaces())
+	require.False(t, Tree(root).ExclusiveNamespaces())
 	for text, want := range map[string]bool{"Y": false, "N": true} {
 		write(t, root, map[string]string{"sys/module/ib_core/parameters/netns_mode": text})
-		require.Equal(t, want, tree(root).ExclusiveNamespaces())
+		require.Equal(t, want, Tree(root).ExclusiveNamespaces())
 	}
 }
 
 func TestProvider(t *testing.T) {
 	root := t.TempDir()
 	card := Device{Driver: "mlx5_core"}
-	name, installed := tree(root).Provider(card)
+	name, installed := Tree(root).Provider(card)
 	require.Equal(t, "mlx5", name)
 	require.False(t, installed)
 	write(t, root, map[string]string{"usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so": ""})
-	_, installed = tree(root).Provider(card)
+	_, installed = Tree(root).Provider(card)
 	require.True(t, installed)
-	name, _ = tree(root).Provider(Device{Driver: "a new one"})
+	name, _ = Tree(root).Provider(Device{Driver: "a new one"})
 	require.Empty(t, name, "is not known, so nothing is said of it")
 }
 
 func TestTrafficClass(t *testing.T) {
 	root := t.TempDir()
-	require.Empty(t, tree(root).TrafficClass("mlx5_0"))
+	require.Empty(t, Tree(root).TrafficClass("mlx5_0"))
 	write(t, root, map[string]string{"sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos": "106"})
-	require.Equal(t, "106", tree(root).TrafficClass("mlx5_0"))
+	require.Equal(t, "106", Tree(root).TrafficClass("mlx5_0"))
 }

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package host
+
+func groupOf(string) string { return "" }
