@@ -369,7 +369,7 @@ card-report-programs:
 	cd cmd/ringnet && CGO_ENABLED=1 $(GO) build -o ../../bin/card-report/ .
 	CGO_ENABLED=1 $(GO) test -c -o bin/card-report/ . ./rconn
 	-$(CC_REPORT) -O3 -o bin/card-report/raw tools/idealcard/card/main_raw.c -libverbs
-	-$(CC_REPORT) -O2 -o bin/card-report/manners benchmarks/cardreport/manners/manners.c -libverbs
+	-$(CC_REPORT) -O2 -o bin/card-report/manners benchmarks/cardreport/manners/manners.c -libverbs -ldl
 
 # Two proxies with shm between them, beside two of socat's with TCP, and beside
 # none: docs/command.md.

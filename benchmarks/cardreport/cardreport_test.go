@@ -130,7 +130,7 @@ func TestReportOverTheCard(t *testing.T) {
 	bin, dir := programs(t), t.TempDir()
 	r, all := runOverTheCard(t, dir, nil, append(bare, filepath.Join(bin, "benchmarks"), Argument, "-quick", "-repo", root, "-out", dir)...)
 	require.Equal(t, "ideal0", r.Device)
-	require.Len(t, r.Parts, 6)
+	require.Len(t, r.Parts, 7)
 
 	assert.Equal(t, "done", r.part(t, "Doctor").state())
 	assert.Contains(t, r.part(t, "Doctor").Details, "ideal0")
@@ -162,6 +162,10 @@ func TestReportOverTheCard(t *testing.T) {
 	assert.Contains(t, manners.cell(t, "16 receives flushed by ERR"), "16, in ")
 	assert.Contains(t, manners.cell(t, "a peer that is gone"), "retry counter exceeded")
 	assert.NotEmpty(t, manners.cell(t, "registration of 64 MiB"))
+	assert.Equal(t, "as sent", manners.cell(t, "no data (no SGE), behind data in a batch"))
+	assert.NotEmpty(t, manners.cell(t, "a WRITE's bytes come in order"))
+	assert.NotEmpty(t, manners.cell(t, "ECE"))
+	assert.Equal(t, "of 1 devices 0 have an equal one, and 0 none", host.cell(t, "node GUIDs"))
 
 	failover := r.part(t, "Failover")
 	assert.Contains(t, failover.cell(t, "the peer's process is killed"), "connection reset by peer")
@@ -170,6 +174,7 @@ func TestReportOverTheCard(t *testing.T) {
 
 	name, err := os.Hostname()
 	require.NoError(t, err)
+	assert.Contains(t, all, leftOut)
 	for _, word := range []string{"127.0.0.1", "::1", "7f00:0001", bin, dir, name} {
 		assert.NotContains(t, all, word)
 	}
@@ -269,7 +274,7 @@ func TestReportOfTwoHosts(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, half))
 	require.FileExists(t, filepath.Join(dir, halfPrefix+markdown))
-	for _, title := range []string{"Doctor", "Host", "Manners"} {
+	for _, title := range []string{"Doctor", "Host", "Manners", "Kernel"} {
 		own, told := half.part(t, title), r.part(t, "Other host: "+title)
 		require.Equal(t, own.Tables, told.Tables)
 		require.Equal(t, own.Details, told.Details)

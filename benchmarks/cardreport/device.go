@@ -29,13 +29,37 @@ func (o *options) ringnet(ctx context.Context, args ...string) (string, error) {
 
 // deviceInfo is what is used of a device that ringnet info tells of.
 type deviceInfo struct {
-	Name, Firmware string
-	Ports          []struct {
+	Name, Driver, Firmware string
+	PCI                    string
+	NodeGUID               string `json:"node_guid"`
+	Ports                  []struct {
 		State      string
 		LinkLayer  string `json:"link_layer"`
 		Interfaces []struct{ Name string }
 	}
 	Addresses map[string][]string // of interfaces, with the lengths of their subnets
+}
+
+// hostInfo is what is used of what ringnet info tells.
+type hostInfo struct {
+	Devices []deviceInfo
+	Library libraryInfo
+}
+
+// libraryInfo is what there is of rdma-core.
+type libraryInfo struct {
+	Version   string
+	Providers map[string]string // their files
+	Packages  []string          // with their revisions
+}
+
+// ask asks ringnet info.
+func (o *options) ask(ctx context.Context) (info hostInfo, err error) {
+	out, err := o.ringnet(ctx, "--json", "info")
+	if wrong := json.Unmarshal([]byte(out), &info); wrong != nil {
+		return info, errors.Join(err, fmt.Errorf("what ringnet printed: %w", wrong))
+	}
+	return info, nil
 }
 
 // network is the interface and the address of a device's first port that is ACTIVE and has one. A
@@ -56,15 +80,14 @@ func (d *deviceInfo) network() (name, address string) {
 
 // choose finds the device, and its address, that the flags leave open.
 func (o *options) choose(ctx context.Context) (chosen deviceInfo, err error) {
-	var info struct{ Devices []deviceInfo }
-	out, err := o.ringnet(ctx, "--json", "info")
-	if wrong := json.Unmarshal([]byte(out), &info); wrong != nil {
-		return chosen, errors.Join(err, fmt.Errorf("what ringnet printed: %w", wrong))
+	info, err := o.ask(ctx)
+	if err != nil {
+		return chosen, err
 	}
 	for _, d := range info.Devices {
-		_, address := d.network()
+		netdev, address := d.network()
 		if o.device == "" && address != "" || o.device == d.Name {
-			chosen, o.device = d, d.Name
+			chosen, o.device, o.netdev = d, d.Name, netdev
 			if o.address == "" {
 				o.address = address
 			}

@@ -17,6 +17,7 @@ import (
 // options are the flags.
 type options struct {
 	device, address string
+	netdev          string // of the device
 	connect         string
 	out, bin, repo  string
 	quick, portDown bool
@@ -106,14 +107,15 @@ func (o *options) all(ctx context.Context) error {
 		{"Speed", true, s.speed},
 		{"Manners", true, s.manners},
 		{"Failover", true, s.failover},
+		{"Kernel", false, openKernelLog().tell},
 	})
 	if err == nil && o.connect != "" {
 		err = s.addOtherHalf()
 	}
-	if err == nil {
-		fmt.Fprintf(os.Stderr, "card-report: the report is %s in %s; attach it, %s and the charts to an issue\n", reportPrefix+markdown, o.out, reportPrefix+figures)
+	if err != nil {
+		return err
 	}
-	return err
+	return s.report.show(os.Stdout)
 }
 
 // section is a part to be made.

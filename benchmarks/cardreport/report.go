@@ -3,6 +3,8 @@ package cardreport
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,10 @@ import (
 
 	"github.com/ringnet/ringnet/internal/perf/report"
 )
+
+// leftOut is what the writer of an issue, and its readers, are told.
+const leftOut = "Names of hosts and users are left out (NAME), addresses, GIDs and GUIDs (ADDRESS), serial numbers, and the folders of paths; " +
+	"and of the kernel's log all lines but those of cards, links and RDMA."
 
 // document is what is written: all of it to JSON, and what people read to Markdown.
 type document struct {
@@ -89,7 +95,7 @@ func (r *document) write() error {
 
 func (r *document) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# ringnet on %s\n\nHosts: %d. %s. Written by `make card-report`; the figures are in %s.\n", r.Device, r.Hosts, r.Day, filepath.Base(r.path)+figures)
+	fmt.Fprintf(&b, "# ringnet on %s\n\nHosts: %d. %s. Written by `make card-report`; the figures are in %s.\n\n"+leftOut+"\n", r.Device, r.Hosts, r.Day, filepath.Base(r.path)+figures)
 	summary := report.Table{{"part", "result", "took"}}
 	for _, p := range r.Parts {
 		summary.Row(p.Title, p.state(), fmt.Sprintf("%.1f s", p.Seconds))
@@ -124,4 +130,14 @@ func (p *Part) markdown(b *strings.Builder) {
 	if p.Details != "" {
 		fmt.Fprintf(b, "\n<details><summary>Output</summary>\n\n````\n%s\n````\n\n</details>\n", strings.TrimSpace(p.Details))
 	}
+}
+
+// show prints what is to be sent, for who sends it to read, and what is in none of its files.
+func (r *document) show(w io.Writer) error {
+	text := r.scrub.text(r.markdown())
+	_, err := fmt.Fprintf(w, "%s\n", text)
+	fmt.Fprintf(os.Stderr, "card-report: above is all of %s. Left out of it and its charts: %s\ncard-report: nothing has been sent. "+
+		"Read it; then open an issue with its text, and attach %s and the charts\n",
+		r.path+markdown, strings.Join(slices.Sorted(maps.Keys(r.scrub.left)), ", "), filepath.Base(r.path)+figures)
+	return err
 }

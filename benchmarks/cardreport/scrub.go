@@ -13,8 +13,9 @@ import (
 
 // scrubber leaves out of texts what says where a host is, or whose.
 type scrubber struct {
-	names *regexp.Regexp // of the host and its user; nil if there are none
-	keep  []string       // what looks like an address and is none
+	names *regexp.Regexp  // of the host and its user; nil if there are none
+	keep  []string        // what looks like an address and is none
+	left  map[string]bool // all that has been left out
 }
 
 // common are words that say nothing of who uses the host.
@@ -42,9 +43,9 @@ func newScrubber(others ...string) *scrubber {
 		}
 	}
 	if len(all) == 0 {
-		return new(scrubber)
+		return &scrubber{left: make(map[string]bool)}
 	}
-	return &scrubber{names: regexp.MustCompile(`\b(` + strings.Join(all, "|") + `)\b`)}
+	return &scrubber{left: make(map[string]bool), names: regexp.MustCompile(`\b(` + strings.Join(all, "|") + `)\b`)}
 }
 
 // The forms of what is left out. Interfaces and devices may be named after their addresses.
@@ -58,7 +59,7 @@ var (
 )
 
 // public are the beginnings of paths that are the same on all hosts.
-var public = []string{"/dev/infiniband", "/sys/class/infiniband", "/etc/security", "/etc/udev"}
+var public = []string{"/dev/infiniband", "/sys/class/infiniband", "/etc/security", "/etc/udev", "/usr/lib", "/usr/lib64", "/lib64"}
 
 // text is a text without.
 func (s *scrubber) text(text string) string {
@@ -67,16 +68,21 @@ func (s *scrubber) text(text string) string {
 		if slices.ContainsFunc(public, func(p string) bool { return strings.HasPrefix(found[start:], p) }) {
 			return found
 		}
+		s.left[path.Dir(found[start:])] = true
 		return found[:start] + path.Base(found[start:])
 	})
 	if s.names != nil {
-		text = s.names.ReplaceAllString(text, "NAME")
+		text = s.names.ReplaceAllStringFunc(text, func(found string) string {
+			s.left[found] = true
+			return "NAME"
+		})
 	}
 	for _, form := range []*regexp.Regexp{shortened, colons, ipv4, guid} {
 		text = form.ReplaceAllStringFunc(text, func(found string) string {
 			if slices.ContainsFunc(s.keep, func(k string) bool { return strings.Contains(k, found) }) {
 				return found
 			}
+			s.left[found] = true
 			return "ADDRESS"
 		})
 	}

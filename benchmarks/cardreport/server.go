@@ -16,8 +16,9 @@ import (
 type Host struct {
 	options
 	process.Ends
-	reported bool   // Half has
-	done     func() // is called when the client has gone with that
+	log      kernelLog // from when it began to listen
+	reported bool      // Half has
+	done     func()    // is called when the client has gone with that
 }
 
 // Gone is called when the client has gone.
@@ -37,10 +38,13 @@ func (o *options) serve(measures func() process.Server) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "card-report: waiting for make card-report CARD_REPORT=\"-connect ADDRESS\", with the address of this host's device\n")
+	log := openKernelLog()
 	reported, done := context.WithCancel(context.Background())
 	failed := make(chan error, 1)
 	go func() {
-		failed <- process.ServeAll(l, func() []process.Server { return []process.Server{measures(), &Host{options: *o, done: done}} })
+		failed <- process.ServeAll(l, func() []process.Server {
+			return []process.Server{measures(), &Host{options: *o, log: log, done: done}}
+		})
 	}()
 	select {
 	case <-reported.Done():
@@ -79,7 +83,7 @@ func (h *Host) Counters(_ struct{}, all *map[string]uint64) error {
 func (h *Host) Half(_ struct{}, parts *[]*Part) error {
 	s, lacking, err := h.begin(context.Background(), 2, halfPrefix)
 	if err == nil {
-		err = s.run(lacking, []section{{"Doctor", false, s.doctor}, {"Host", false, s.host}, {"Manners", true, s.manners}})
+		err = s.run(lacking, []section{{"Doctor", false, s.doctor}, {"Host", false, s.host}, {"Manners", true, s.manners}, {"Kernel", false, h.log.tell}})
 	}
 	if err != nil {
 		return err

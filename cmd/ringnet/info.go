@@ -20,6 +20,7 @@ type infoCommand struct{}
 // info is what ringnet info prints.
 type info struct {
 	Devices []deviceInfo `json:"devices"`
+	Library libraryInfo  `json:"library"`
 	Memory  memoryInfo   `json:"memory"`
 	Auto    autoInfo     `json:"auto"`
 }
@@ -27,6 +28,14 @@ type info struct {
 type deviceInfo struct {
 	host.Device
 	Addresses map[string][]string `json:"addresses"` // by network interface
+}
+
+// libraryInfo is what there is of rdma-core.
+type libraryInfo struct {
+	Version   string            `json:"version,omitempty"`
+	Path      string            `json:"path,omitempty"` // of libibverbs
+	Providers map[string]string `json:"providers"`      // their paths
+	Packages  []string          `json:"packages"`       // with the distribution's revisions; of OFED, too
 }
 
 // memoryInfo is in bytes. -1 means no limit.
@@ -67,6 +76,11 @@ func (infoCommand) Run(s *streams) error {
 	if i.Auto, err = offers(); err != nil {
 		return err
 	}
+	l := host.Root.Libraries() // which offers has loaded, if there is a device
+	i.Library = libraryInfo{Path: l.Path, Providers: l.Providers, Packages: host.Root.Packages()}
+	if l.Version != (host.Version{}) {
+		i.Library.Version = l.Version.String()
+	}
 	if s.json {
 		return writeJSON(s.out, i)
 	}
@@ -83,7 +97,8 @@ var infoText = template.Must(template.New("").Funcs(template.FuncMap{
 {{range .Interfaces}}    on {{.Name}} with an MTU of {{.MTU}}{{with .RoCEMTU}} (RoCE: {{.}}){{end}}{{with index $d.Addresses .Name}}: {{list .}}{{end}}
 {{end}}{{range .GIDs}}    GID {{.Index}}: {{.GID}}, {{.Type}}
 {{end}}{{end}}{{else}}no RDMA device
-{{end}}
+{{end}}{{with .Library}}{{if .Path}}rdma-core {{or .Version "of an unknown version"}}{{with .Packages}} ({{list .}}){{end}}
+{{end}}{{end}}
 {{with .Memory}}memory of links: {{size .Limit}} at most in a process
   a link takes {{size .Link}} at each end, a connection on it {{size .Connection}} to {{size .ConnectionMost}}
   for devices {{if lt .LockedLimit 0}}as much may be locked as there is

@@ -8,6 +8,7 @@
 
 #define _GNU_SOURCE
 #include "connect.h"
+#include <dlfcn.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ enum { MANY = 64, TIMES = 16, BYTES = 1 << 16, SETTLED = 50 /* ms */, PATIENCE =
 static struct ibv_device_attr limits;
 static struct ibv_pd *pd;
 static struct ibv_mr *mr; // of BYTES for each end
+static int most_inline;	  // bytes
 
 // How the queue pairs of a pair are made and connected.
 struct how {
@@ -201,7 +203,7 @@ static void see_inline(void)
 			continue;
 		}
 		snprintf(text + at, sizeof text - at, "%s%d", at ? ", " : "", granted.max_inline_data);
-		most = asked[i];
+		most_inline = most = asked[i];
 		destroyed("queue pair", ibv_destroy_qp(qp));
 	}
 	if (cq)
@@ -490,6 +492,112 @@ static void see_empty_write(void)
 	close_pair(&p);
 }
 
+// KINDS of messages are those of a post each: lengths, of inline data if they are negative.
+enum { SLOT = BYTES / 4, LONG = SLOT - 64, CYCLES = 64, MOST = -(1 << 20) /* as much inline data as there may be */, END = 1 << 20 };
+static const struct {
+	const char *name;
+	int posts[6][5]; // each up to END
+} kinds[] = {
+	{"data from memory, posted alone", {{1, END}, {96, END}, {LONG, END}}},
+	{"data from memory, in a batch", {{64, LONG, 1, 4096, END}}},
+	{"no data (no SGE), posted alone", {{0, END}}},
+	{"no data (no SGE), behind data in a batch", {{4096, 0, 64, 0, END}}},
+	{"inline data, posted alone", {{-1, END}, {-8, END}, {-64, END}, {-96, END}, {-220, END}, {MOST, END}}},
+	{"inline data, in a batch", {{-1, MOST, -64, -96, END}}},
+	{"inline data and data from memory, in a batch", {{MOST, 4096, -1, LONG, END}}},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+// came posts messages, and returns NULL if they come as they were sent, or what is otherwise.
+static const char *came(struct pair *p, const int *sizes, unsigned *filled)
+{
+	static char why[200];
+	struct ibv_sge sge[4];
+	struct ibv_send_wr wr[4] = {0}, *bad;
+	struct ibv_wc sent, got[4];
+	uint8_t *from = mr->addr, *to = from + BYTES;
+	int n = 0, length[4];
+	for (; n < 4 && sizes[n] != END; n++) {
+		int size = sizes[n] < -most_inline ? -most_inline : sizes[n];
+		length[n] = size < 0 ? -size : size;
+		sge[n] = (struct ibv_sge){.addr = (uintptr_t)from + n * SLOT, .length = length[n], .lkey = mr->lkey};
+		wr[n] = (struct ibv_send_wr){.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = n, .sg_list = &sge[n], .num_sge = length[n] > 0,
+			.send_flags = size < 0 ? IBV_SEND_INLINE : 0, .wr.rdma = {.remote_addr = (uintptr_t)to + n * SLOT, .rkey = mr->rkey}};
+		if (n)
+			wr[n - 1].next = &wr[n];
+		for (int i = 0; i < length[n]; i++)
+			from[n * SLOT + i] = ++*filled % 255 + 1;
+	}
+	wr[n - 1].send_flags |= IBV_SEND_SIGNALED;
+	memset(to, 0, BYTES);
+	if (post_receives(p->qp[1], n) || (errno = ibv_post_send(p->qp[0], wr, &bad)))
+		return strerror(errno);
+	if (await(p->cq[0], &sent, 1, 3) != 1 || sent.status)
+		return snprintf(why, sizeof why, "the request ends with: %s", sent.status ? ibv_wc_status_str(sent.status) : "nothing"), why;
+	if (await(p->cq[1], got, n, 3) != n)
+		return "a message has not come";
+	for (int i = 0; i < n; i++) {
+		if (got[i].status || got[i].byte_len != (uint32_t)length[i] || got[i].imm_data != (uint32_t)i)
+			return snprintf(why, sizeof why, "%d bytes came as %u (%s)", length[i], got[i].byte_len, ibv_wc_status_str(got[i].status)), why;
+		if (memcmp(from + i * SLOT, to + i * SLOT, length[i]))
+			return snprintf(why, sizeof why, "of %d bytes some are others", length[i]), why;
+		for (int j = length[i]; j < SLOT; j++)
+			if (to[i * SLOT + j])
+				return snprintf(why, sizeof why, "%d bytes were written further than that", length[i]), why;
+	}
+	return NULL;
+}
+
+// see_kinds sends messages of all kinds by turns, so that each kind begins at each place of the queue.
+static void see_kinds(void)
+{
+	const char *wrong[KINDS] = {0};
+	struct how how = usual;
+	struct pair p;
+	unsigned filled = 0;
+	how.inline_data = most_inline;
+	if (!open_pair("messages of all kinds", &p, &how))
+		return;
+	for (int cycle = 0; cycle < CYCLES && p.qp[0]; cycle++)
+		for (int k = 0; k < KINDS && p.qp[0]; k++)
+			for (int i = 0; i < 6 && (kinds[k].posts[i][0] || kinds[k].posts[i][1]) && !wrong[k]; i++) {
+				if ((!most_inline && kinds[k].posts[i][0] < 0) || !(wrong[k] = came(&p, kinds[k].posts[i], &filled)))
+					continue;
+				say(kinds[k].name, "%s", wrong[k]);
+				close_pair(&p); // it may have failed
+				if (!open_pair("messages after that", &p, &how))
+					break;
+			}
+	for (int k = 0; k < KINDS; k++)
+		if (!wrong[k])
+			say(kinds[k].name, "%s", !most_inline && kinds[k].posts[0][0] < 0 ? "there is none" : "as sent");
+	close_pair(&p);
+}
+
+// see_promises asks for what newer libraries tell.
+static void see_promises(void)
+{
+	struct { uint32_t vendor_id, options, comp_mask; } ece = {0}; // struct ibv_ece
+	int (*in_order)(struct ibv_qp *, enum ibv_wr_opcode, uint32_t) = (int (*)(struct ibv_qp *, enum ibv_wr_opcode, uint32_t))dlsym(RTLD_DEFAULT, "ibv_query_qp_data_in_order");
+	int (*query_ece)(struct ibv_qp *, void *) = (int (*)(struct ibv_qp *, void *))dlsym(RTLD_DEFAULT, "ibv_query_ece");
+	struct pair p;
+	uint32_t number;
+	if (!open_pair("what the library promises", &p, &usual))
+		return;
+	say("a WRITE's bytes come in order (ibv_query_qp_data_in_order)", "%s",
+		!in_order ? "this library does not tell" : in_order(p.qp[0], IBV_WR_RDMA_WRITE, 0) ? "yes" : "no promise");
+	if (!query_ece || (errno = query_ece(p.qp[0], &ece)))
+		say("ECE", "%s", query_ece ? strerror(errno) : "this library does not tell");
+	else
+		say("ECE", "vendor %#x, options %#x", ece.vendor_id, ece.options);
+	number = p.qp[0]->qp_num;
+	close_pair(&p);
+	if (open_pair("the number of the next queue pair", &p, &usual)) {
+		say("the number of the next queue pair", "%s", p.qp[0]->qp_num == number ? "that of one just destroyed" : "another");
+		close_pair(&p);
+	}
+}
+
 static void prepare(const char *name, const char *address)
 {
 	const char *failed = open_device(name, address);
@@ -524,5 +632,7 @@ int main(int argc, char **argv)
 	see_retries(14, 6);
 	see_retries(14, 7);
 	see_empty_write();
+	see_kinds();
+	see_promises();
 	return 0;
 }
