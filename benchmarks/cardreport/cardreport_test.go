@@ -248,21 +248,29 @@ func TestReportOfTwoHosts(t *testing.T) {
 	}
 	t.Parallel()
 	bin, dir := programs(t), t.TempDir()
+	// Of perftest one program is enough. It is told the device of its own host.
+	tools := t.TempDir()
+	sends, lacking := exec.LookPath("ib_send_lat")
+	if lacking == nil {
+		require.NoError(t, os.Symlink(sends, filepath.Join(tools, "ib_send_lat")))
+	}
 	script := filepath.Join(t.TempDir(), "script")
 	require.NoError(t, os.WriteFile(script, []byte(`
 		unset SOFTROCE_ADDR SOFTROCE_DEVICE
+		PATH=$4
 		if [ $IDEAL_NODE = 0 ]; then exec "$1" card-report -listen -quick -out "$3"; fi
 		until (: <>/dev/tcp/$SOFTROCE_PEER/18599) 2>"$0.refused"; do :; done
 		exec "$1" card-report -quick -repo "$2" -connect $SOFTROCE_PEER -out "$3"
 `), 0o644))
 	cmd := exec.Command(filepath.Join(root, "bin/idealcard"), "-rnr", "-fabric", filepath.Join(root, "tools/idealcard/fabrics/two-hosts.json"),
-		"--", "bash", script, filepath.Join(bin, "benchmarks"), root, dir)
+		"--", "bash", script, filepath.Join(bin, "benchmarks"), root, dir, tools)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out) // and so the host that listens has ended
 	r, all := readReport(t, dir)
 	require.Equal(t, 2, r.Hosts)
 	require.Equal(t, "right0", r.part(t, "Host").cell(t, "device"))
 	require.Equal(t, "size", r.part(t, "Speed").Tables[0].Rows[0][0])
+	require.Equal(t, lacking == nil, slices.ContainsFunc(r.part(t, "Speed").Tables[0].Rows, func(row []string) bool { return slices.Contains(row, "verbs send (ib_send_lat)") }), "%q", r.part(t, "Speed").Problems)
 	require.Equal(t, "went on", r.part(t, "Failover").cell(t, "its queue pair is moved to ERR"))
 	for _, part := range []string{"Speed", "Failover"} {
 		require.True(t, slices.ContainsFunc(r.part(t, part).Tables, func(table titled) bool { return table.Title == "of the other host's device" }), part)

@@ -14,12 +14,12 @@
 // of the report, which the other's report also has, and ends.
 //
 // A part that cannot run says why, and the others run. Cardreport fails only if it cannot write the
-// report. Nothing in that says where the host is or whose: scrub.go leaves out names of hosts and
-// users, addresses, GUIDs, and paths.
+// report. It sends nothing, and nothing in the report says where the host is or whose: scrub.go leaves out
+// names of hosts and users, addresses, GUIDs, and folders. What is written is printed in the end.
 //
 // The way through the files: main.go has the flags and the order of the parts, server.go is the
-// other end, device.go and host.go ask what is there, suites.go, speed.go, manners.go (with manners/manners.c)
-// and failover.go try it, report.go writes.
+// other end, device.go, host.go, facts.go, counters.go and kernellog.go ask what is there, suites.go, speed.go,
+// manners.go (with manners/manners.c) and failover.go try it, report.go writes.
 //
 // A server that listens starts processes for its client, and knows no password: let nobody else
 // reach it.
