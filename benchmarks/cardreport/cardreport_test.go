@@ -30,14 +30,15 @@ func TestScrubberLeavesOutWhatIsPrivateAndNothingElse(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	s := newScrubber("otherbox.example.com")
-	s.keep = []string{"218.0.152.0"}
+	s.keep = []string{"218.0.152.0/pkg 218.0.166.0", "mlnx-ofed-kernel-dkms 24.10.OFED.24.10.1.1.4.1-1"}
 	for _, word := range append(private, "otherbox") {
 		for _, text := range []string{word, "x " + word + " y", "(" + word + ")", `"` + word + `"`, "at=" + word} {
 			require.NotContains(t, s.text(text), word)
 		}
 	}
 	for _, text := range []string{
-		"firmware 218.0.152.0", "Linux 6.1.0-18-amd64, rdma-core 44.0", "/dev/infiniband/uverbs0 can be opened",
+		"firmware 218.0.152.0", "mlnx-ofed-kernel-dkms 24.10.OFED.24.10.1.1.4.1-1, libibverbs1 2410mlnx54-1.2410068",
+		"/usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so", "Linux 6.1.0-18-amd64, rdma-core 44.0", "/dev/infiniband/uverbs0 can be opened",
 		"16:02:05 UTC", "conn_test.go:12: 3.41 µs", "mlx5_0 port 1", "libefa.so.1: undefined symbol",
 	} {
 		require.Equal(t, text, s.text(text))
@@ -184,13 +185,13 @@ func TestReportOverInfiniBand(t *testing.T) {
 	t.Parallel()
 	bin, dir := programs(t), t.TempDir()
 	flags := append([]string{"-fabric", filepath.Join(root, "tools/idealcard/fabrics/infiniband.json")}, bare...)
-	r, all := runOverTheCard(t, dir, nil, append(flags, filepath.Join(bin, "benchmarks"), Argument, "-quick", "-repo", root, "-out", dir)...)
+	r, _ := runOverTheCard(t, dir, nil, append(flags, filepath.Join(bin, "benchmarks"), Argument, "-quick", "-repo", root, "-out", dir)...)
 	require.Equal(t, "ib0", r.Device)
 	assert.Contains(t, r.part(t, "Doctor").Details, "ok    ib0 port 1: is ACTIVE on lo, InfiniBand")
 	assert.Equal(t, "done", r.part(t, "Suites").state(), "%q", r.part(t, "Suites").Problems)
 	assert.Equal(t, "done", r.part(t, "Manners").state(), "%q", r.part(t, "Manners").Problems)
 	assert.Equal(t, "went on", r.part(t, "Failover").cell(t, "its queue pair is moved to ERR"))
-	assert.NotContains(t, all, "ib0 port 1: has no")
+	assert.Contains(t, r.part(t, "Doctor").Details, "ok    ib0 port 1: messages of each kind come through it")
 }
 
 // What other programs write may have anything in it, and each may fail.

@@ -62,6 +62,16 @@ func (o *options) ask(ctx context.Context) (info hostInfo, err error) {
 	return info, nil
 }
 
+// versions are numbers that look like addresses.
+func (o *options) versions(ctx context.Context) []string {
+	info, _ := o.ask(ctx) // choose tells of an error
+	all := append(info.Library.Packages, info.Library.Version, kernelFiles("/").ofed())
+	for _, d := range info.Devices {
+		all = append(all, d.Firmware)
+	}
+	return all
+}
+
 // network is the interface and the address of a device's first port that is ACTIVE and has one. A
 // link-local address would want its interface behind it, and the other host knows another.
 func (d *deviceInfo) network() (name, address string) {

@@ -83,7 +83,7 @@ func (o *options) begin(ctx context.Context, hosts int, prefix string) (s *sessi
 	if s.chosen, lacking = s.choose(ctx); lacking == nil {
 		r.Device = s.device
 	}
-	r.scrub.keep = []string{s.chosen.Firmware}
+	r.scrub.keep = o.versions(ctx)
 	return s, lacking, os.MkdirAll(o.out, 0o755)
 }
 

@@ -79,8 +79,14 @@ func (h *Host) Counters(_ struct{}, all *map[string]uint64) error {
 	return err
 }
 
-// Half writes the half of the report that is the host's, and returns its parts.
-func (h *Host) Half(_ struct{}, parts *[]*Part) error {
+// Half is what a host that listens adds to the other's report.
+type Half struct {
+	Parts    []*Part
+	Versions []string // to be kept
+}
+
+// Half writes the half of the report that is the host's, and returns it.
+func (h *Host) Half(_ struct{}, half *Half) error {
 	s, lacking, err := h.begin(context.Background(), 2, halfPrefix)
 	if err == nil {
 		err = s.run(lacking, []section{{"Doctor", false, s.doctor}, {"Host", false, s.host}, {"Manners", true, s.manners}, {"Kernel", false, h.log.tell}})
@@ -88,7 +94,8 @@ func (h *Host) Half(_ struct{}, parts *[]*Part) error {
 	if err != nil {
 		return err
 	}
-	if *parts, err = s.report.scrub.parts(s.report.Parts); err == nil {
+	half.Versions = s.report.scrub.keep
+	if half.Parts, err = s.report.scrub.parts(s.report.Parts); err == nil {
 		fmt.Fprintf(os.Stderr, "card-report: this host's half is %s in %s, and the other host's report has it, too\n", halfPrefix+markdown, h.out)
 		h.reported = true
 	}
@@ -97,14 +104,15 @@ func (h *Host) Half(_ struct{}, parts *[]*Part) error {
 
 // addOtherHalf adds the parts of the other host to the report.
 func (s *session) addOtherHalf() error {
-	var parts []*Part
-	if err := s.server.Call("Host.Half", struct{}{}, &parts); err != nil {
-		parts = []*Part{{Title: "all", Problems: []string{err.Error()}}}
+	var half Half
+	if err := s.server.Call("Host.Half", struct{}{}, &half); err != nil {
+		half.Parts = []*Part{{Title: "all", Problems: []string{err.Error()}}}
 	}
-	for _, p := range parts {
+	for _, p := range half.Parts {
 		p.Title = "Other host: " + p.Title
 	}
-	s.report.Parts = append(s.report.Parts, parts...)
+	s.report.Parts = append(s.report.Parts, half.Parts...)
+	s.report.scrub.keep = append(s.report.scrub.keep, half.Versions...)
 	return s.report.write()
 }
 
