@@ -85,7 +85,7 @@ func TestKernelLogHasWhatMayBeAboutCardsAlone(t *testing.T) {
 	require.NoError(t, err)
 	for _, record := range []string{
 		"6,1,100,-;mlx5_core 0000:3b:00.0: mlx5_cmd_check: CREATE_QP failed\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n",
-		"6,2,101,-;audit: user lieselotte logged in\n", "4,3,102,-;bnxt_en: ibdev_err: inline size\n", "4,4,103,-;eth0: NIC Link is Down\n",
+		"6,2,101,-;audit: user lieselotte logged in\n", "4,3,102,-;bnxt_en: ibdev_err: inline size\n", "4,4,103,-;eth0: NIC Link is Down\n", "4,5,104,-;eth0: NIC Link is Down\n",
 	} {
 		_, err := syscall.Write(pair[0], []byte(record))
 		require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestKernelLogHasWhatMayBeAboutCardsAlone(t *testing.T) {
 	require.NoError(t, syscall.Close(pair[0]))
 	var p Part
 	kernelLog{fd: pair[1]}.tell(&p)
-	require.Equal(t, "mlx5_core 0000:3b:00.0: mlx5_cmd_check: CREATE_QP failed\nbnxt_en: ibdev_err: inline size\neth0: NIC Link is Down\n(1 other lines)", p.Details)
+	require.Equal(t, "mlx5_core 0000:3b:00.0: mlx5_cmd_check: CREATE_QP failed\nbnxt_en: ibdev_err: inline size\neth0: NIC Link is Down\n(2 other lines)", p.Details)
 	p = Part{}
 	kernelLog{err: syscall.EPERM}.tell(&p)
 	require.Contains(t, p.Problems[0], "by root perhaps: operation not permitted")

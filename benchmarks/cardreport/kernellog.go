@@ -28,13 +28,13 @@ var aboutCards = regexp.MustCompile(`(?i)infiniband|rdma|roce|mlx|bnxt|irdma|\bi
 
 // tell adds the lines that may be about RDMA.
 func (l kernelLog) tell(p *Part) {
-	p.Note = "What the kernel has said meanwhile of RDMA, cards and links. Other lines are left out."
+	p.Note = "What the kernel has said meanwhile of RDMA, cards and links. Other lines are left out, and repeated ones."
 	if l.err != nil {
 		p.problem("the kernel's log cannot be read, but by root perhaps: %v", l.err)
 		return
 	}
 	defer syscall.Close(l.fd)
-	left := 0
+	left, last := 0, ""
 	for record := make([]byte, 8192); ; {
 		n, err := syscall.Read(l.fd, record)
 		switch {
@@ -45,10 +45,11 @@ func (l kernelLog) tell(p *Part) {
 			return
 		}
 		_, line, _ := strings.Cut(string(record[:n]), ";") // "priority,number,time,flags;text", and lines of "\tNAME=value"
-		if line, _, _ = strings.Cut(line, "\n"); !aboutCards.MatchString(line) {
+		if line, _, _ = strings.Cut(line, "\n"); line == last || !aboutCards.MatchString(line) {
 			left++
 			continue
 		}
+		last = line
 		p.Details += line + "\n"
 	}
 }
