@@ -202,6 +202,7 @@ test-card: $(CARD) bin/cpeer
 	cd metrics && $(TEST_RDMA) $(ON_CARD) -skip '$(CARD_LACKS)' ./...
 	cd grpcnet && $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
 	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' -skip '$(CARD_LACKS)' .
+	cd cmd/ringnet && $(TEST_RDMA) $(ON_INFINIBAND) -run '^TestDoctorSendsMessagesOverRDMA$$' .
 	$(MAKE) hours-card HOURS=0.004 SEED=1 RACE=-race
 	$(MAKE) soak-ports DURATION=8s SEED=1 RACE=-race
 	$(MAKE) test-manners
