@@ -22,13 +22,12 @@ func cure(network string, code ringnet.ReasonCode) string {
 	case ringnet.ReasonNoDevice:
 		return findCard()
 	case ringnet.ReasonPermission:
-		nodes := host.Root.Nodes()
-		for _, n := range nodes {
+		for _, n := range host.Root.Nodes() {
 			if n.Err != nil {
 				return permit(n)
 			}
 		}
-		return permit(nodes[0])
+		return "setcap cap_net_bind_service=+ep PROGRAM   # for a port below 1024"
 	}
 	return cures[code]
 }

@@ -58,6 +58,8 @@ func TestNoCureOpensDevicesToAllOrSetsUpSoftRoCE(t *testing.T) {
 }
 
 func TestPermissionIsGivenByWhoDenies(t *testing.T) {
+	onHost(t, map[string]string{"dev/infiniband/rdma_cm": "", "dev/infiniband/uverbs0": ""})
+	require.Contains(t, cure("rdma", lib.ReasonPermission), "below 1024", "both files can be opened")
 	onHost(t, map[string]string{"proc/self/attr/current": "system_u:system_r:container_t:s0:c1,c2"})
 	require.Contains(t, permit(host.Node{Err: syscall.EACCES}), "setsebool -P container_use_devices 1")
 	onHost(t, nil)
