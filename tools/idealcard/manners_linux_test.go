@@ -97,6 +97,8 @@ var onCards = []row{
 	{command, "bnxt_re-push", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
 	{command, "stale-length", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
 	{command, "hns-direct-wqe", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
+	{command, "no-queue-pair", "TestDoctorSendsMessagesOverRDMA$", 3, nil},
+	{command, "removed", "TestDoctorSendsMessagesOverRDMA$", 2, nil},
 	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
 }
 
