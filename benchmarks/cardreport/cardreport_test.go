@@ -29,7 +29,8 @@ func TestScrubberLeavesOutWhatIsPrivateAndNothingElse(t *testing.T) {
 		name, value, _ := strings.Cut(variable, "=")
 		t.Setenv(name, value)
 	}
-	s := newScrubber("otherbox.example.com")
+	s := newScrubber("otherbox.example.com", "198.51.100.1")
+	require.Equal(t, "ADDRESS to NAME", s.text("198.51.100.2 to 198.51.100.1"))
 	s.keep = []string{"218.0.152.0/pkg 218.0.166.0", "mlnx-ofed-kernel-dkms 24.10.OFED.24.10.1.1.4.1-1"}
 	for _, word := range append(private, "otherbox") {
 		for _, text := range []string{word, "x " + word + " y", "(" + word + ")", `"` + word + `"`, "at=" + word} {

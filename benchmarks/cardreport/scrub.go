@@ -3,6 +3,7 @@ package cardreport
 import (
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"os/user"
 	"path"
@@ -36,6 +37,9 @@ func newScrubber(others ...string) *scrubber {
 	var all []string
 	for _, word := range words {
 		first, _, _ := strings.Cut(word, ".")
+		if _, err := netip.ParseAddr(word); err == nil {
+			first = word // of an address, no part is a name
+		}
 		for _, w := range []string{word, first} {
 			if !slices.Contains(common, w) {
 				all = append(all, regexp.QuoteMeta(w))
