@@ -15,10 +15,6 @@ const (
 	Worthwhile = 64 << 10
 )
 
-// firstPieces is how many bytes of a conversation go in a work request, so that the peer copies them out while the next
-// are copied in.
-const firstPieces = 16 << 10
-
 // MaxBatch is how many work requests are posted, or completions polled, at a
 // time. What a call to the device costs is little to each of so many.
 const MaxBatch = 16
@@ -187,12 +183,7 @@ func (l *Link) buildBatch() {
 
 // chunkLen is how many bytes are worth a work request of their own, and
 // messageLen how many one may carry.
-func (s *Stream) chunkLen() int {
-	if s.conversing() {
-		return min(firstPieces, s.messageLen())
-	}
-	return min(Worthwhile, s.messageLen())
-}
+func (s *Stream) chunkLen() int { return min(Worthwhile, s.messageLen()) }
 func (s *Stream) messageLen() int {
 	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
 }
@@ -328,7 +319,7 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	if s.isBulk(p.n) {
 		q.window.posted += uint64(p.n)
 	}
-	if s.conversing() && p.n < firstPieces {
+	if s.conversing() && p.n < Worthwhile {
 		q.window.conversed()
 	}
 	signaled := l.mustSignal(s)
