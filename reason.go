@@ -87,7 +87,7 @@ func codeOf(err error) ReasonCode {
 		return ReasonSwitchedOff
 	case is(auto.ErrElsewhere, auto.ErrUnsure, auto.ErrUnmet):
 		return ReasonElsewhere
-	case is(auto.ErrLost, auto.ErrNoTCP, auto.ErrSlowTCP):
+	case is(auto.ErrTCPFirst, auto.ErrNoTCP, auto.ErrSlowTCP):
 		return ReasonNotTried
 	case is(fabric.ErrOtherHost):
 		return ReasonOtherHost

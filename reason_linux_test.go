@@ -37,7 +37,7 @@ func TestReasonsHaveCodes(t *testing.T) {
 		ReasonElsewhere:    {auto.ErrElsewhere, auto.ErrUnsure, auto.ErrUnmet},
 		ReasonUnreachable:  {syscall.EHOSTUNREACH, syscall.ENETUNREACH},
 		ReasonSilent:       {syscall.ETIMEDOUT, transport.ContextError(context.DeadlineExceeded), context.DeadlineExceeded},
-		ReasonNotTried:     {auto.ErrLost, auto.ErrNoTCP, auto.ErrSlowTCP},
+		ReasonNotTried:     {auto.ErrTCPFirst, auto.ErrNoTCP, auto.ErrSlowTCP},
 		ReasonReset:        {syscall.ECONNRESET, fmt.Errorf("%w (%w)", syscall.ECONNRESET, fabric.ErrQueuePair)},
 		ReasonProtocol:     {&link.ProtocolError{}},
 		ReasonCanceled:     {transport.ContextError(context.Canceled), context.Canceled},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -52,10 +53,15 @@ func TestScrubberLeavesOutWhatIsPrivateAndNothingElse(t *testing.T) {
 // root is the folder of all modules.
 const root = "../.."
 
-// programs builds what a report needs, and the card, and returns their folder.
+// build builds what a report needs, and the card, once: a program that is being written cannot be run.
+var build = sync.OnceValues(func() ([]byte, error) {
+	return exec.Command("make", "-C", root, "card-report-programs", "bin/idealcard").CombinedOutput()
+})
+
+// programs returns the folder of what a report needs.
 func programs(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command("make", "-C", root, "card-report-programs", "bin/idealcard").CombinedOutput()
+	out, err := build()
 	require.NoError(t, err, "%s", out)
 	dir, err := filepath.Abs(filepath.Join(root, "bin/card-report"))
 	require.NoError(t, err)

@@ -56,7 +56,7 @@ func (d *Dialer) dial(ctx context.Context, remote netip.AddrPort) (Dialed, error
 	if err != nil {
 		return Dialed{}, &DialError{transport.ContextError(causeOf(err)), a.passedOver("tcp", ErrNoTCP)}
 	}
-	passedOver := a.passedOver("tcp", ErrLost)
+	passedOver := a.passedOver("tcp", ErrTCPFirst)
 	a.remember(passedOver)
 	return Dialed{d.Events.OpenedTCP(tcp), passedOver}, nil
 }
@@ -116,7 +116,7 @@ func (a *attempt) dialBetter(ctx context.Context) transport.Conn {
 			failure = &Failure{Network: n.Name, Err: transport.ContextError(err)}
 		}
 		// Of a network that has not answered in time, passedOver says so.
-		if !a.is(late) || !errors.Is(failure.Err, context.Canceled) && !errors.Is(failure.Err, ErrLost) {
+		if !a.is(late) || !errors.Is(failure.Err, context.Canceled) && !errors.Is(failure.Err, ErrTCPFirst) {
 			a.failed[n.Name] = *failure
 		}
 		if !a.is(asking) || ctx.Err() != nil {
@@ -247,7 +247,7 @@ func (a *attempt) makeLink(ctx context.Context, to *transport.Destination) (*lin
 // without it.
 func (a *attempt) prove() error {
 	if !a.move(proving) {
-		return ErrLost
+		return ErrTCPFirst
 	}
 	return a.proof.connect()
 }

@@ -129,7 +129,7 @@ var errData = errors.New("data has arrived")
 // Why a network does not carry a connection although nothing has failed there.
 var (
 	ErrOff       = errors.New("switched off by RINGNET_NETWORKS or Require")
-	ErrLost      = link.ErrLost // TCP was connected first
+	ErrTCPFirst  = link.ErrTCPFirst // TCP was connected first
 	ErrNoTCP     = errors.New("the dial ended before this network was connected")
 	ErrSlowTCP   = errors.New("TCP has not connected in time")
 	ErrElsewhere = errors.New("TCP leads to another listener")

@@ -275,7 +275,7 @@ func TestPeerCannotWriteOutsideTheRing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			besideAPeer(t, false, small, func(t *testing.T, p *rawPeer) {
 				requireBystander(t, p, func(other *Stream) {
-					addr, rkey := place(p.peer, other.m.Peer())
+					addr, rkey := place(p.peer, other.m.PeerRing())
 					p.post(p.write(addr, rkey, 2))
 					_, err := p.s.Read(make([]byte, 1), unlimited())
 					require.ErrorIs(t, err, syscall.ECONNRESET)

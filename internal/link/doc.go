@@ -24,7 +24,9 @@
 //
 // # Locks
 //
-// Link.mu guards the link, its machine, and Poll, PostRecv and Arm of the endpoint. It is
+// Link.mu guards the link, its machine, and Poll, PostRecv, Arm, Disconnect and Reaches of the endpoint, and Keep of
+// memory. During the handshake nobody else knows of the link, but for the reconnect listener, which may leave it a request
+// (path.arrival). It is
 // taken by lock and given up by unlock, which carries out what the machine wants. What is not exported, touches any of
 // that and does not call lock is called between the two; a comment says where it releases mu meanwhile, to copy bytes,
 // to register memory or to wait: what its caller has read before may have changed. One goroutine at a

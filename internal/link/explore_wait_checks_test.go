@@ -89,7 +89,7 @@ func (w *waitWorld) broken(side int, rest bool) string {
 		return "an endpoint that the link had before is not closed"
 	case watch.holder == nil && !watch.pending:
 		return "nobody has the watch, and no timer is pending"
-	case watch.holder == nil && !l.m.Posting() && l.m.Stage() == machine.Up && waiting(l.m) > 0:
+	case watch.holder == nil && field(l.m, "send.posting").Bool() == false && l.m.Stage() == machine.Up && waiting(l.m) > 0:
 		return "something waits to be sent, and nobody has the watch"
 	case watch.holder != &engine && l.m.Stage() != machine.Up:
 		return "the engine has not got the watch of a link that lost its queue pair"

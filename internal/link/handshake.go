@@ -57,7 +57,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream,
 		if err := h.answer(ctx, l, h.hello(l, credit.AcceptRecord, held)); err != nil {
 			return nil, err
 		}
-		return s, l.reach(ctx, r.Ring)
+		return s, reach(ctx, l.ep, r.Ring)
 	})
 }
 
@@ -81,7 +81,7 @@ func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := l.reach(ctx, r.Ring); err != nil {
+		if err := reach(ctx, l.ep, r.Ring); err != nil {
 			return nil, err
 		}
 		if err := s.m.FirstAnswered(&r); err != nil {

@@ -128,10 +128,11 @@ func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
 
 // awaitSettled waits until enough returns true, which may change when settled is broadcast. It releases mu meanwhile.
 func (l *Link) awaitSettled(enough func() bool) {
-	l.unlock()
+	l.unlock() // does what the machine wants, and rings: Wait does neither
 	l.lock()
 	for !enough() {
 		l.settled.Wait()
+		l.m.Begin()
 	}
 }
 

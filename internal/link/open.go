@@ -147,7 +147,7 @@ func (l *Link) offered(m *machine.Stream) {
 func (s *Stream) tryToAccept(err error) *lack {
 	l := s.link
 	if err == nil {
-		if lacks := l.lacksReach(s.m.Peer()); lacks != nil {
+		if lacks := l.lacksReach(s.m.PeerRing()); lacks != nil {
 			return lacks
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // links up again (reconnect.go), over one pair of cards (route.go) after the other (search.go),
 // of which few are tried at once (searched.go). What the two say in its handshake is in request.go. The
 // memory of the link goes over to it (move.go); then each side sends again what has not been
-// received (retransmit.go). Streams see none of this: they wait.
+// received (package machine). Streams see none of this: they wait.
 
 // path is what a link does without its queue pair. Guarded by Link.mu, but for reconnection,
 // which is set before the link is in use.
@@ -25,7 +25,7 @@ type path struct {
 	requests
 
 	unconfirmed  bool               // the peer may not have the link: this side has answered its request, and heard no more
-	work         sync.WaitGroup     // the goroutines of all this; none begins once the link is closed
+	work         sync.WaitGroup     // the goroutines of the link but its engine; none begins once it is closed
 	arrival      *arrival           // that waits to be taken up; nil: none
 	interrupt    context.CancelFunc // ends what the search does, when there is an arrival; nil: there has been no search
 	patientUntil time.Time          // interrupt is not called before
@@ -54,8 +54,11 @@ func (l *Link) endSearch() {
 	l.unlock()
 	l.path.close(l.active)
 	l.path.work.Wait()
-	if l.path.owner.none {
-		all, _ := l.registered()
+	l.lock()
+	none := l.path.owner.none
+	all, _ := l.registered()
+	l.unlock()
+	if none {
 		for _, m := range all {
 			m.Free()
 		}
@@ -112,7 +115,7 @@ func (p *path) close(active bool) {
 // unmake ends a link that has not been started. No request is brought to it any more.
 func (l *Link) unmake() {
 	l.lock()
-	l.m.GivenUp()
+	l.m.NeverStarted()
 	close(l.gone)
 	l.path.end()
 	l.unlock()

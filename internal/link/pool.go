@@ -101,7 +101,7 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect Connect, more More) (
 // connect makes the link of an entry. Until connect has returned, the entry counts as given
 // up, for it calls functions of users, which may panic.
 func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect Connect, more More) (*Stream, error) {
-	entry.err, entry.givenUp = ErrLost, true
+	entry.err, entry.givenUp = ErrTCPFirst, true
 	defer p.made(key, entry)
 	if entry.another && more.Answer > 0 { // half, for a dial of auto has as long in all, and then takes TCP
 		var cancel context.CancelFunc
@@ -109,15 +109,15 @@ func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect Con
 		defer cancel()
 	}
 	s, err := connect(ctx, entry.another)
-	entry.err, entry.givenUp = err, entry.another || ctx.Err() != nil || errors.Is(err, ErrLost)
+	entry.err, entry.givenUp = err, entry.another || ctx.Err() != nil || errors.Is(err, ErrTCPFirst)
 	if err == nil {
 		entry.link = s.link
 	}
 	return s, err
 }
 
-// ErrLost reports a link that is not wanted any more, because a TCP connection was faster.
-var ErrLost = errors.New("TCP was connected first")
+// ErrTCPFirst reports a link that is not wanted any more, because a TCP connection was faster.
+var ErrTCPFirst = errors.New("TCP was connected first")
 
 // progress is how far the link is that find returns, at that moment.
 type progress int

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/machine"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -14,8 +15,8 @@ import (
 // asks without its lock, where it registers memory (register.go).
 
 // reach makes sure that this side may write to a ring of the peer's.
-func (l *Link) reach(ctx context.Context, p wire.RingPlace) error {
-	err := l.ep.Reach(ctx, p.Addr, p.RKey, p.Size)
+func reach(ctx context.Context, ep fabric.Endpoint, p wire.RingPlace) error {
+	err := ep.Reach(ctx, p.Addr, p.RKey, p.Size)
 	if err == nil || errors.Is(err, syscall.ENOMEM) || ctx.Err() != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (l *Link) reaching(s *machine.Stream) want {
 		if err != nil {
 			return nil
 		}
-		if lacks := l.lacksReach(s.Peer()); lacks != nil {
+		if lacks := l.lacksReach(s.PeerRing()); lacks != nil {
 			return lacks
 		}
 		s.Reached()
@@ -49,8 +50,9 @@ func (l *Link) reaching(s *machine.Stream) want {
 func (l *Link) look(p wire.RingPlace) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.HandshakeTimeout)
 	defer cancel()
+	ep := l.ep
 	l.unlock()
-	err := l.reach(ctx, p)
+	err := reach(ctx, ep, p)
 	l.lock()
 	switch {
 	case err == nil:
@@ -59,7 +61,7 @@ func (l *Link) look(p wire.RingPlace) error {
 	case ctx.Err() != nil:
 		l.m.Fail(&machine.LostError{Errno: syscall.ETIMEDOUT, Reason: errLateRing})
 	default:
-		l.m.Refuse(err)
+		l.m.BrokenBy(err)
 	}
 	return machine.ErrGoingAway
 }

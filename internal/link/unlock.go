@@ -6,8 +6,8 @@ import (
 	"github.com/ringnet/ringnet/internal/machine"
 )
 
-// Whatever changes a link does so between lock and unlock, by telling its machine, and unlock alone carries out what
-// that wants then: it posts, wakes the calls that have become ready, moves the queue pair to ERR or seeks another, gets
+// Whatever changes a link does so between lock and unlock, by telling its machine, and carryOut alone, which unlock calls,
+// and who holds the watch before it sleeps, does what that wants then: it posts, wakes the calls that have become ready, moves the queue pair to ERR or seeks another, gets
 // memory, sets the timer, and sees that somebody watches for the next completion. So no change has to know what
 // depends on it.
 

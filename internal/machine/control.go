@@ -51,7 +51,9 @@ func (c *controlSends) take(n sent) []byte {
 // forget notes that none of them will complete.
 func (c *controlSends) forget() { clear(c.sent) }
 
-// Scratch is memory for one control message, of which nothing else makes use while the link has no queue pair.
+// Scratch is memory for one control message, of which nothing else makes use while the link has no queue pair. Link
+// credits have it, whose next may be sent before the device has completed what was sent from here: its peer has answered
+// that, so it has left.
 func (l *Link) Scratch() (fabric.Memory, []byte) {
 	return l.send.staging.memory, l.send.control.credits.buffers[:0:wire.MessageSize]
 }
@@ -106,7 +108,7 @@ func (l *Link) nextRecord(with sent) (wire.Record, bool) {
 		case credit.CreditRecord:
 			r.Position = value
 			if room {
-				s.credited(value)
+				s.creditSent(value)
 			}
 		case credit.FinRecord, credit.ResetRecord:
 			r.Position = value

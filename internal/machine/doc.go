@@ -9,7 +9,7 @@
 // Package link drives it: see unlock there, which carries out what a Link wants.
 //
 // The ledgers of package credit say who may send what. A stream's bytes lie in rings that the peer writes to
-// (inbox.go), in memory that arena.go cuts into them. What a Write has accepted waits in the staging memory
+// (inbox.go), in memory that package ring cuts into them. What a Write has accepted waits in the staging memory
 // (staging.go) for its turn (send.go, records in control.go), stays known until the peer has it
 // (retransmit.go), and is sent again over another queue pair (resume.go). How streams begin and end is in open.go and
 // close.go, how links do in life.go and idle.go. What the peer sends comes in through receive.go.

@@ -17,7 +17,7 @@ type inbox struct {
 	offered ring.Piece // told of by RING and not written to yet
 
 	quarters   int       // of the ring, for which CREDITs were sent in a row, each soon after the last
-	credited   uint64    // position of the last CREDIT
+	advertised uint64    // position of the last CREDIT
 	lastCredit time.Time // when it was sent
 	full       bool      // the peer has used all of its room, and no pause between two has come of that yet
 
@@ -149,8 +149,8 @@ func (s *Stream) filled() {
 	s.grow(EagerRing)
 }
 
-// credited handles that a CREDIT is sent to give room, up to a position.
-func (s *Stream) credited(position uint64) {
+// creditSent handles that a CREDIT is sent to give room, up to a position.
+func (s *Stream) creditSent(position uint64) {
 	s.stats.CreditsSent++
 	s.useRing()
 	b, now := &s.inbox, s.link.now()
@@ -161,8 +161,8 @@ func (s *Stream) credited(position uint64) {
 	default:
 		b.quarters = 0
 	}
-	b.quarters += int(position-b.credited) / max(b.held.Size()/credit.CreditsPerWindow, 1)
-	b.credited, b.lastCredit = position, now
+	b.quarters += int(position-b.advertised) / max(b.held.Size()/credit.CreditsPerWindow, 1)
+	b.advertised, b.lastCredit = position, now
 	if b.quarters < QuartersToGrow {
 		return
 	}

@@ -225,8 +225,8 @@ func (l *Link) Close() {
 	}
 }
 
-// GivenUp ends a link that has not been started.
-func (l *Link) GivenUp() { l.enter(Ending) }
+// NeverStarted ends a link that has not been started.
+func (l *Link) NeverStarted() { l.enter(Ending) }
 
 // PeerDisconnected reports whether the link was lost because the peer has disconnected it, or would have.
 func (l *Link) PeerDisconnected() bool { return disconnected(l.cause) }

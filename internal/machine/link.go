@@ -42,7 +42,7 @@ func (c *Config) FirstRing() int {
 	return min(FirstRing, c.RecvBuffer)
 }
 
-// SlabSize is the size of the memory that is registered for more.
+// slabSize is the size of the memory that is registered for more.
 func (c *Config) slabSize() int {
 	if c.Dedicated {
 		return c.RecvBuffer
@@ -64,7 +64,7 @@ type Link struct {
 	cfg    Config
 	clock  func() time.Time
 	at     time.Time // see now
-	told   bool      // at is of what the link is told now
+	timed  bool      // at is of what the link is told now
 	active bool      // this side dialed, and opens the streams
 
 	life
@@ -136,12 +136,12 @@ func New(cfg Config, staging fabric.Memory, clock func() time.Time) *Link {
 }
 
 // Begin notes that time has passed: what is told from now on happens at another time.
-func (l *Link) Begin() { l.told = false }
+func (l *Link) Begin() { l.timed = false }
 
 // now is the time at which what the link is told happens.
 func (l *Link) now() time.Time {
-	if !l.told {
-		l.at, l.told = l.clock(), true
+	if !l.timed {
+		l.at, l.timed = l.clock(), true
 	}
 	return l.at
 }

@@ -123,12 +123,12 @@ func (l *Link) received(wc *fabric.Completion) {
 		err = l.receivedSend(wc.Data)
 	}
 	if err != nil {
-		l.Refuse(err)
+		l.BrokenBy(err)
 	}
 }
 
-// Refuse ends the link for what the peer has sent.
-func (l *Link) Refuse(err error) {
+// BrokenBy ends the link for what the peer has sent.
+func (l *Link) BrokenBy(err error) {
 	l.receive.broken = true
 	if disconnected(l.cause) {
 		l.cause = nil // the breach is the reason, though the peer has disconnected too
@@ -293,15 +293,15 @@ func (s *Stream) receivedRing(r *wire.Record) error {
 
 func (s *Stream) isAwaiting() bool { return s.named.Ring.Size > 0 }
 
-// Peer is the ring at the peer that the stream wants to know of.
-func (s *Stream) Peer() wire.RingPlace {
+// PeerRing is the ring at the peer that the stream wants to know of.
+func (s *Stream) PeerRing() wire.RingPlace {
 	if s.isAwaiting() {
 		return s.named.Ring
 	}
 	return s.peer
 }
 
-// Reached says that this side may write to Peer. The link ends if the peer has broken the protocol.
+// Reached says that this side may write to PeerRing. The link ends if the peer has broken the protocol.
 func (s *Stream) Reached() {
 	r := s.named
 	s.named = wire.Record{}
@@ -311,7 +311,7 @@ func (s *Stream) Reached() {
 	case s.ledger.Stage() != credit.Open || s.ledger.EndReceived()&credit.ResetEnd != 0 || s.ledger.Acked(): // it has ended meanwhile
 	default:
 		if err := s.receivedRecord(&r); err != nil {
-			s.link.Refuse(fmt.Errorf("%v: %w", r.Type, err))
+			s.link.BrokenBy(fmt.Errorf("%v: %w", r.Type, err))
 		}
 	}
 }

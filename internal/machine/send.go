@@ -33,7 +33,7 @@ const little = 1 << 10
 // sent is how many work requests have completed when something has that was sent; 0: it was not.
 type sent uint64
 
-// is reports whether it has completed.
+// completed reports whether it has.
 func (n sent) completed(slots *credit.Slots) bool { return n > 0 && slots.Completed(uint64(n)) }
 
 // sendQueue is what a link has to send and has sent.
@@ -107,9 +107,6 @@ func (l *Link) Batch() (batch []fabric.WorkRequest, bytes int) {
 
 // Post begins to post the batch: nothing is added to it until Posted.
 func (l *Link) Post() { l.send.posting = true }
-
-// Posting reports whether a batch is being posted.
-func (l *Link) Posting() bool { return l.send.posting }
 
 // Posted takes the result of posting the batch, and reports whether more could not be put in.
 func (l *Link) Posted(err error) (full bool) {
@@ -196,7 +193,7 @@ func (s *Stream) NeedsRoom() bool {
 }
 
 // Room is how many of n bytes the peer has room for, one message at most, or why there
-// will be none.
+// will be none. Without a queue pair there is none for now.
 func (s *Stream) Room(n int) (int, error) {
 	if err := s.writeError(); err != nil {
 		s.tell(err)

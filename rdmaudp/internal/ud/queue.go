@@ -2,8 +2,8 @@
 
 package ud
 
-// A queue pair of type UD, and its memory. What it receives is in datagramreceive.go,
-// what it sends in datagramsend.go.
+// A queue pair of type UD, and its memory. What it receives is in receive.go,
+// what it sends in send.go.
 //
 // What arrives lies in slots of registered memory, each with room for the longest
 // datagram and the device's header, until Receive copies it; what is to be sent is
