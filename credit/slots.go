@@ -72,11 +72,15 @@ func (q *Slots) CompleteOther() {
 }
 
 // PostAgain takes a slot for a work request with the number that it had on the queue before, and reports whether there
-// is one for it. The numbers from that of the last on, which were not posted again, complete with it. control says
-// that it may take a slot of the reserved.
+// is one for it. If numbers are left out before it, which are not posted again, all that is outstanding has to
+// complete first: they take no slots. control says that it may take a slot of the reserved.
 func (q *Slots) PostAgain(n uint64, control bool) bool {
-	if q.completed == q.posted {
+	switch {
+	case n == q.posted:
+	case q.completed == q.posted:
 		q.completed, q.posted = n, n
+	default:
+		return false
 	}
 	depth := q.depth
 	if !control {

@@ -190,12 +190,20 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 
 // receivedSend takes a SEND: what the peer acknowledges, and records.
 func (l *Link) receivedSend(b []byte) error {
+	err := l.receivedRecords(b)
+	if err == nil {
+		err = l.trimAcknowledged()
+	}
+	return err
+}
+
+// receivedRecords is receivedSend, but for what need not be sent again.
+func (l *Link) receivedRecords(b []byte) error {
 	h, records, err := wire.DecodeHeader(b)
 	if err != nil {
 		return err
 	}
 	acked := credit.Totals{Data: h.Data, Records: h.Records}
-	defer l.trimAcknowledged()
 	if len(records) == 0 {
 		return l.ledger.ReceiveCredit(acked)
 	}

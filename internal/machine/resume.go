@@ -45,7 +45,9 @@ func (l *Link) Adopt(x Exchange) error {
 	if err := l.ledger.Resume(credit.Totals{Data: x.Received.Data, Records: x.Received.Records}); err != nil {
 		return Breach(err)
 	}
-	l.trimAcknowledged()
+	if err := l.trimAcknowledged(); err != nil {
+		return Breach(err)
+	}
 	if l.lostBytes() {
 		return fmt.Errorf("%w: bytes that its device had acknowledged are lost", ErrGone)
 	}

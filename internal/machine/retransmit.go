@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -97,11 +98,18 @@ func (m *message) lost(s *staging) bool {
 	return m.from < s.ring.Tail()
 }
 
-// trimAcknowledged takes out of the retransmit queue what the peer has acknowledged.
-func (l *Link) trimAcknowledged() {
-	if l.path.resumes {
-		l.unacked.first = l.unacked.next - uint64(l.ledger.Unacknowledged())
+// trimAcknowledged takes out of the retransmit queue what the peer has acknowledged. The peer breaks the protocol if
+// that is more than was sent again.
+func (l *Link) trimAcknowledged() error {
+	if !l.path.resumes {
+		return nil
 	}
+	n := l.ledger.Unacknowledged()
+	if n < l.unacked.again {
+		return fmt.Errorf("acknowledgement of %d messages that have yet to be sent again", l.unacked.again-n)
+	}
+	l.unacked.first = l.unacked.next - uint64(n)
+	return nil
 }
 
 // lostBytes reports whether bytes that would have to be sent again have been freed: the peer's
@@ -131,6 +139,9 @@ func (l *Link) sendAgain(x *Exchange) {
 	q.control.probes.forget()
 	for _, s := range l.Streams() {
 		s.peer.RKey, s.next.RKey = x.Peer.Key(s.peer), x.Peer.Key(s.next)
+		if s.end != 0 && !s.end.completed(&q.slots) && !slices.Contains(q.awaitingEnds, s) { // it had completed before
+			q.awaitingEnds = append(q.awaitingEnds, s)
+		}
 	}
 	q.control.target.RKey = x.Peer.Key(q.control.target)
 	for i := range r.again {

@@ -210,7 +210,7 @@ func (s *Stream) Room(n int) (int, error) {
 // other bytes have to go before them.
 func (s *Stream) MaySendNow(n int) bool {
 	l := s.link
-	return n <= l.cfg.Inline && l.maySendNew() && s.ledger.Pending() == 0 &&
+	return n <= l.cfg.Inline && l.maySendNew() && len(l.send.batch) < MaxBatch-controlBatch && s.ledger.Pending() == 0 &&
 		l.ledger.MaySendData() && l.send.slots.MaySend() && s.next.Size == 0
 }
 
