@@ -112,3 +112,26 @@ func TestCloseEndsNewBuffer(t *testing.T) {
 		n.Cut(false)
 	})
 }
+
+// CloseWrite ends a NewBuffer that waits for another queue pair, as it ends a Write.
+func TestCloseWriteEndsNewBuffer(t *testing.T) {
+	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		n.Cut(true)
+		time.Sleep(10 * time.Second)
+		require.True(t, c.link.Info().Seeking)
+		made := make(chan error, 1)
+		go func() {
+			_, err := c.NewBuffer(4096)
+			made <- err
+		}()
+		time.Sleep(time.Second)
+		require.NoError(t, c.CloseWrite())
+		select {
+		case err := <-made:
+			require.ErrorIs(t, err, syscall.EPIPE)
+		case <-time.After(time.Second):
+			t.Error("NewBuffer waits on")
+		}
+		n.Cut(false)
+	})
+}

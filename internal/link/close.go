@@ -14,6 +14,7 @@ func (s *Stream) CloseWrite() error {
 	defer l.unlock()
 	err := s.m.CloseWrite()
 	if err == nil {
+		l.settled.Broadcast() // for NewBuffer
 		l.pollCompletions()
 	}
 	return err

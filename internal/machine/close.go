@@ -269,7 +269,7 @@ func (s *Stream) answerTick() {
 // CloseReady reports whether Close has nothing more to wait for. On a link that ends, what arrives up to
 // the last receive may tell that the peer's process has all.
 func (s *Stream) CloseReady() bool {
-	return s.ledger.Acked() || s.link.stage >= Ended || s.delivered() && !s.link.stage.Final()
+	return s.ledger.Acked() || s.ledger.Stage() == credit.Over || s.link.stage >= Ended || s.delivered() && !s.link.stage.Final()
 }
 
 // delivered reports whether the peer's device has all that was accepted, and the FIN or RESET

@@ -11,7 +11,7 @@ var edits = []mutants.Mutant{
 	{Name: "what the peer has not received is not sent again", File: "retransmit.go", Old: "	r.again = r.len()\n", New: ""},
 	{Name: "what is sent again has the old key", File: "retransmit.go", Old: "		m.rkey = x.Peer.Key(wire.RingPlace{Addr: m.addr, RKey: m.rkey})\n", New: ""},
 	{Name: "records sent again tell of old keys", File: "retransmit.go", Old: "				x.Own.Rekey(r)\n", New: "				_ = r\n"},
-	{Name: "rings of the peer keep their old keys", File: "retransmit.go", Old: "		s.peer.RKey, s.next.RKey = x.Peer.Key(s.peer), x.Peer.Key(s.next)\n", New: "		_ = s\n"},
+	{Name: "rings of the peer keep their old keys", File: "retransmit.go", Old: "		s.peer.RKey, s.next.RKey, s.named.Ring.RKey = x.Peer.Key(s.peer), x.Peer.Key(s.next), x.Peer.Key(s.named.Ring)\n", New: ""},
 	{Name: "what is new overtakes what is sent again", File: "send.go", Old: "l.mayPost() && l.unacked.again == 0", New: "l.mayPost()"},
 	{Name: "link credits of the queue pair before are waited for", File: "retransmit.go", Old: "	q.control.credits.forget()\n", New: ""},
 	{Name: "what the peer acknowledges is kept", File: "receive.go", Old: "		err = l.trimAcknowledged()\n", New: ""},

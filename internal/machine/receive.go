@@ -60,13 +60,13 @@ func (l *Link) NoMoreCompletions() bool { return l.qp.noMoreCompletions }
 // nothing back.
 func (l *Link) Emptied() {
 	if l.qp.noMoreCompletions {
-		l.qp.posted = 0
+		l.qp.posted, l.Receives = 0, 0
 	}
 }
 
 func (l *Link) NotPolled(err error) {
 	l.Fail(Lost(err))
-	l.qp.posted = 0
+	l.qp.posted, l.Receives = 0, 0
 }
 
 // repost posts again the receives that data has completed, before they are acknowledged.

@@ -138,7 +138,7 @@ func (l *Link) sendAgain(x *Exchange) {
 	q.control.credits.forget()
 	q.control.probes.forget()
 	for _, s := range l.Streams() {
-		s.peer.RKey, s.next.RKey = x.Peer.Key(s.peer), x.Peer.Key(s.next)
+		s.peer.RKey, s.next.RKey, s.named.Ring.RKey = x.Peer.Key(s.peer), x.Peer.Key(s.next), x.Peer.Key(s.named.Ring)
 		if s.end != 0 && !s.end.completed(&q.slots) && !slices.Contains(q.awaitingEnds, s) { // it had completed before
 			q.awaitingEnds = append(q.awaitingEnds, s)
 		}

@@ -192,3 +192,30 @@ func TestABatchHasRoomForWhatIsSentNow(t *testing.T) {
 }
 
 func slotsOf(n int) credit.Slots { return credit.NewSlots(n, credit.LinkControlSends) }
+
+// TestACloseHasNothingToWaitForBehindARefusal: a stream that is aborted before it is answered is refused, and over; the
+// Close of its owner then waits for the delivery of an end that is never sent.
+func TestACloseHasNothingToWaitForBehindARefusal(t *testing.T) {
+	w := newWorld(make(pool), 0, false, [2][]op{})
+	w.dial([2][]op{})
+	w.deliverAll(0)
+	b := w.ends[1]
+	b.m.Begin()
+	b.m.Post() // another call posts meanwhile
+	b.m.Completed(b.complete)
+	b.complete = nil
+	b.carryOut()
+	s := b.streams[1].s
+	require.NoError(t, s.Abort())
+	s.Aborted()
+	b.m.Posted(nil)
+	b.carryOut()
+	w.deliverAll(1)
+	w.do(step{poll, 1, 0})
+	require.Equal(t, credit.Over, s.ledger.Stage())
+	c, err := s.Close(false)
+	require.NoError(t, err)
+	c.End()
+	b.carryOut()
+	require.True(t, s.CloseReady())
+}

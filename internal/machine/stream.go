@@ -131,6 +131,7 @@ func (s *Stream) ledgerChanged() {
 		l.More = true
 		l.streams.lowest = min(l.streams.lowest, int(s.number))
 		l.alarms.clearClosing(s)
+		s.touch() // a Close has nothing more to wait for
 		if l.cfg.idle() == 0 && l.streams.live == 0 {
 			l.goingAway.sayGoAway()
 		}
