@@ -26,7 +26,7 @@ func TestLibraries(t *testing.T) {
 	require.Equal(t, Libraries{Version{56, 1}, "/nix/store/x-rdma-core-56.1/lib/libibverbs.so.1.15.56.1",
 		map[string]string{"mlx5": "/nix/store/x-rdma-core-56.1/lib/libibverbs/libmlx5-rdmav57.so"}}, l)
 
-	write(t, root, map[string]string{"proc/self/maps": "7f00-7f01 r-xp 00000000 08:01 1    /work/bin/card/libibverbs.so.1\n"})
+	write(t, root, map[string]string{"proc/self/maps": "7f00-7f01 r-xp 00000000 08:01 1    /opt/bin/card/libibverbs.so.1\n"})
 	require.Zero(t, Tree(root).Libraries().Version, "is not known")
 }
 
