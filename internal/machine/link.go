@@ -152,9 +152,6 @@ func (l *Link) since(t time.Time) time.Duration { return l.now().Sub(t) }
 // Dials says that this side dials the link.
 func (l *Link) Dials() { l.active = true }
 
-// Active reports whether this side has dialed the link.
-func (l *Link) Active() bool { return l.active }
-
 // Hear takes what the peer's hello says of its side of the link.
 func (l *Link) Hear(peer wire.Hello, held wire.RingPlace) {
 	l.ledger = credit.NewLink(l.cfg.RecvQueue, peer.Receives)

@@ -41,7 +41,7 @@ type StreamStats struct {
 func (s *Stream) Stats() StreamStats {
 	stats := s.stats
 	stats.BytesWritten, stats.BytesReceived = s.ledger.Accepted(), s.ledger.Received()
-	stats.Memory = s.inbox.held.Size() + s.inbox.drained.Size() + s.inbox.offered.Size()
+	stats.Memory = s.RingMemory()
 	return stats
 }
 
