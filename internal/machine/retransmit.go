@@ -160,7 +160,7 @@ func (l *Link) sendAgain(x *Exchange) {
 // pushAgain adds what is to be sent again, as far as there is room for it.
 func (l *Link) pushAgain() {
 	q := &l.send
-	for l.mayPost() && l.unacked.again > 0 && len(q.batch) < MaxBatch {
+	for l.mayPost() && l.unacked.again > 0 && len(q.batch) < MaxBatch-controlBatch {
 		m := l.unacked.at(l.unacked.len() - l.unacked.again)
 		if !q.slots.PostAgain(m.id, m.records) {
 			return

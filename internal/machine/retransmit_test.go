@@ -219,3 +219,31 @@ func TestACloseHasNothingToWaitForBehindARefusal(t *testing.T) {
 	b.carryOut()
 	require.True(t, s.CloseReady())
 }
+
+// TestABatchOfWhatIsSentAgainHasRoomForControl: a driver leaves a batch, of what is sent again and no more, to whoever
+// has the watch (maxRounds), and a link credit is due then.
+func TestABatchOfWhatIsSentAgainHasRoomForControl(t *testing.T) {
+	const receives = 64
+	w := keepingAlive(t, receives)
+	for _, e := range w.ends {
+		e.m.send.slots = slotsOf(receives)
+	}
+	a := w.ends[0]
+	for range MaxBatch {
+		for _, e := range w.ends {
+			e.m.Begin()
+			require.Equal(t, 1, e.write(e.streams[0], 1))
+			e.carryOut()
+		}
+	}
+	w.deliverAll(1)
+
+	a.m.Begin()
+	a.m.unacked.again = a.m.unacked.len()
+	a.m.send.slots.Restart(a.m.unacked.at(0).id, 0)
+	require.True(t, a.m.HasBatch())
+	a.m.Completed(a.complete)
+	require.True(t, a.m.ledger.CreditDue())
+	require.NotPanics(t, func() { a.m.HasBatch() })
+	require.NotPanics(t, func() { a.m.HasBatch() })
+}
