@@ -23,9 +23,11 @@ type Config struct {
 	// it shrinks to 16 KiB.
 	RecvBuffer int
 
-	// SendBuffer is the size of the link's staging ring, in bytes: a power of two from 4 KiB to
-	// 1 GiB. Default 1 MiB. Bytes wait in this ring until the device has sent them. It is pinned
-	// memory, too.
+	// SendBuffer is the largest size of the link's staging memory, in bytes: a power of two from 4 KiB to
+	// 1 GiB. Default 1 MiB. Bytes wait there until the device has sent them. It is pinned memory, too. It
+	// begins with 64 KiB, and grows to four times as much, with what is there until that has been sent,
+	// whenever a Write finds no room. It stays as it is when memory is short. After LinkIdle without
+	// use it shrinks to 64 KiB.
 	SendBuffer int
 
 	// SendQueue is how many work requests of the link may be outstanding: 16 to 32768. Default
@@ -129,7 +131,7 @@ func (c *Config) PinnedMemory() int { return (*link.Config)(c).PinnedMemory() }
 
 // RingMemory returns the size of a connection's ring, in bytes of locked memory: at first, and
 // at most. While a ring is replaced by a larger one, both exist. Rings of one link are registered
-// together, 256 KiB at a time, and all of them take 256 MiB at most at one end (32 MiB where
+// together, each time as much as there is already, 2 MiB at most; and all of them take 256 MiB at most at one end (32 MiB where
 // addresses have 32 bits), or RecvBuffer if that is more. RingMemory returns 0 and 0 if c is not
 // valid.
 func (c *Config) RingMemory() (first, most int) { return (*link.Config)(c).RingMemory() }

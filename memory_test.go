@@ -65,10 +65,10 @@ func TestMemoryLimitFailsDials(t *testing.T) {
 		one := (&Config{RecvQueue: 4}).PinnedMemory() // more than an end takes on any of the networks
 		dial := Dialer{Config: &Config{RecvQueue: 4, Dedicated: true, RecvBuffer: 16 << 10}}
 		l := h.listen(t, ListenConfig{})
-		limitMemory(t, 100<<10)
+		limitMemory(t, 50<<10)
 		_, err := dial.Dial(h.network, l.Addr().String())
 		requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ENOMEM)
-		require.ErrorContains(t, err, "KiB more would have to be registered, and ringnet has 0 KiB of 100 KiB (ringnet.SetMemoryLimit)")
+		require.ErrorContains(t, err, "KiB more would have to be registered, and ringnet has 0 KiB of 50 KiB (ringnet.SetMemoryLimit)")
 
 		SetMemoryLimit(one)
 		_, err = dial.Dial(h.network, l.Addr().String())
@@ -113,12 +113,12 @@ func TestMemoryLimitStopsGrowthOfRingsNotTraffic(t *testing.T) {
 
 func TestAutoTakesTCPWhileMemoryIsShortAndSaysWhy(t *testing.T) {
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
-	limitMemory(t, 100<<10)
+	limitMemory(t, 50<<10)
 	c := requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "tcp")
 	requireReasons(t, c, "shm: ", "rdma: ")
 	for _, reason := range c.PassedOver() {
 		require.ErrorIs(t, reason, syscall.ENOMEM)
-		require.ErrorContains(t, reason, "KiB more would have to be registered, and ringnet has 0 KiB of 100 KiB")
+		require.ErrorContains(t, reason, "KiB more would have to be registered, and ringnet has 0 KiB of 50 KiB")
 	}
 	SetMemoryLimit((*Config)(nil).PinnedMemory())
 	c = requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "tcp")

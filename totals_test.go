@@ -138,16 +138,19 @@ func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
 
 // A server that is out of memory counts the dialers that it refuses.
 func TestListenersCountRefusalsForMemory(t *testing.T) {
-	for name, has := range map[string]int{"a link": 0, "a connection more on it": (*Config)(nil).PinnedMemory()} {
+	for name, linked := range map[string]bool{"a link": false, "a connection more on it": true} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, sim.New(sim.Link{}))
 			l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{})
-			l.listener.Setup.Budget = budget.New(func() budget.Limits { return budget.Limits{Registered: has, Locked: has} })
+			memory := budget.New(func() budget.Limits { return budget.Limits{Registered: budget.Unlimited, Locked: budget.Unlimited} })
+			l.listener.Setup.Budget = memory
 			before := Totals()
 			var d Dialer
-			if has > 0 {
+			if linked {
 				dial(t, &d, "sim", l.Addr().String())
 			}
+			used, _ := memory.State()
+			memory.SetLimit(max(used.Registered, 1))
 			refused := func() bool { return l.Stats().Failed[ReasonMemory] > 0 }
 			_, err := d.DialContext(timeoutWhen(t, refused), "sim", l.Addr().String())
 			require.Error(t, err)

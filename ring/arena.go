@@ -19,7 +19,7 @@ type Memory interface {
 // lacks. Sizes are in bytes, and those of pieces powers of two.
 type Arena struct {
 	smallest int // of pieces
-	slabSize int // of slabs; a larger piece gets one of its own
+	slabSize int // of slabs at most; a larger piece gets one of its own
 	size     int // of all slabs together
 	taken    int // of that, in pieces
 	slabs    []*Slab
@@ -60,8 +60,8 @@ func (p Piece) Bytes() []byte { return p.slab.Memory.Bytes()[p.at : p.at+p.size 
 // Addr returns where the peer writes to the piece.
 func (p Piece) Addr() uint64 { return p.slab.Memory.Addr() + uint64(p.at) }
 
-// NewArena returns an arena without memory. Slabs are to have slabSize bytes, and pieces have smallest at least. Both
-// are powers of two.
+// NewArena returns an arena without memory. Pieces have smallest bytes at least, and slabs are to have slabSize at most.
+// Both are powers of two.
 func NewArena(slabSize, smallest int) Arena { return Arena{slabSize: slabSize, smallest: smallest} }
 
 // Size returns how many bytes all slabs have together.
@@ -76,12 +76,18 @@ func (a *Arena) Slabs() []*Slab { return a.slabs }
 // order is the power of two by which size exceeds that of the smallest piece.
 func (a *Arena) order(size int) int { return bits.Len(uint(size/a.smallest)) - 1 }
 
-// Take returns a piece of the given size, or else how many bytes the slab has that it lacks for that.
+// NextSlab is how many bytes the next slab is best to have, for a piece of the given size: as many as all before it, so
+// that half of the memory is in use when there is little, and few keys name it when there is much.
+func (a *Arena) NextSlab(size int) int {
+	return max(size, min(1<<bits.Len(uint(a.size))>>1, a.slabSize))
+}
+
+// Take returns a piece of the given size, or else how many bytes the slab has at least that it lacks for that.
 func (a *Arena) Take(size int) (p Piece, lacks int) {
 	if p, ok := a.find(size); ok {
 		return p, 0
 	}
-	return Piece{}, max(size, a.slabSize)
+	return Piece{}, size
 }
 
 // TakeToGrow is Take for a ring that is to grow. It sets the spare aside, of the size first, for the ring to shrink to.

@@ -53,6 +53,8 @@ const (
 
 	maxTrafficClass = 255
 
+	firstStaging = 64 << 10
+
 	defaultLinkIdle = 30 * time.Second
 	defaultResume   = 30 * time.Second
 

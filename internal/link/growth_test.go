@@ -100,7 +100,7 @@ func newCrowd(t *testing.T, n *sim.Network, cfg Setup) *crowd {
 	t.Helper()
 	c, s, b := connectLink(t, n, cfg, cfg)
 	w := &crowd{n, []*Stream{c}, []*Stream{s}, b}
-	for range slabSize / firstRing {
+	for range 15 { // with the first they fill slabs of 16, 16, 32, 64 and 128 KiB
 		client, err := c.link.Open(context.Background())
 		require.NoError(t, err)
 		w.c, w.s = append(w.c, client), append(w.s, b.accept())
@@ -264,12 +264,20 @@ func TestADialThatGivesUpLeavesNoMemory(t *testing.T) {
 	})
 }
 
+// addFreeSlab registers a slab more for a link. Called with mu held.
+func addFreeSlab(t *testing.T, l *Link) {
+	require.NoError(t, l.memory.account.Reserve(slabSize))
+	memory, err := l.register(slabSize, fabric.RemoteWrite)
+	require.NoError(t, err)
+	l.m.Rings().Add(memory, slabSize, false)
+}
+
 // addSlabs registers so many slabs more for a link, all of which are taken.
 func addSlabs(t *testing.T, l *Link, many int) {
 	l.lock()
 	defer l.unlock()
 	for range many {
-		require.NoError(t, l.addSlab(&lack{bytes: slabSize}, false))
+		addFreeSlab(t, l)
 		_, lacks := l.m.Rings().Take(slabSize)
 		require.Zero(t, lacks)
 	}

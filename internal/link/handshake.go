@@ -271,7 +271,7 @@ func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account) (*Link, err
 	if err != nil {
 		return nil, err
 	}
-	staging, err := ep.Register(cfg.SendBuffer+machine.ControlMemory, fabric.LocalWrite)
+	staging, err := ep.Register(cfg.firstStaging()+machine.ControlMemory, fabric.LocalWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +298,7 @@ func (c *Setup) options() fabric.Options {
 // fixedMemory is how many bytes a link with such queues registers, or its device
 // does, before it carries anything.
 func (c *Setup) fixedMemory(queues fabric.Footprint) int {
-	return queues.Receives + queues.Queues + fabric.Pages(c.SendBuffer+machine.ControlMemory) + c.firstRing()
+	return queues.Receives + queues.Queues + fabric.Pages(c.firstStaging()+machine.ControlMemory) + c.firstRing()
 }
 
 // hello is the private data that describes this side, and the ring that it has for the

@@ -44,6 +44,7 @@ func besideAHeldUpPeer(t *testing.T, accepted bool, test func(t *testing.T, p *r
 		l := p.s.link
 		e := &heldUp{told: make(chan struct{})}
 		l.lock()
+		addFreeSlab(t, l) // while the kernel is held up none is registered
 		e.Endpoint, l.ep = l.ep, e
 		l.unlock()
 		test(t, p, e)

@@ -56,6 +56,7 @@ func (c *Setup) machine(granted fabric.Limits) machine.Config {
 	return machine.Config{
 		RecvBuffer:    c.RecvBuffer,
 		SendBuffer:    c.SendBuffer,
+		FirstStaging:  c.firstStaging(),
 		SendQueue:     c.SendQueue,
 		RecvQueue:     c.RecvQueue,
 		Inline:        granted.Inline,
@@ -73,6 +74,9 @@ func (c *Setup) firstRing() int {
 	m := c.machine(fabric.Limits{})
 	return m.FirstRing()
 }
+
+// firstStaging is the size of the staging memory at first.
+func (c *Setup) firstStaging() int { return min(firstStaging, c.SendBuffer) }
 
 // Proof is a TCP connection that shows to the dialer of a link that TCP leads to the listener
 // of the link, too: see docs/auto.md.

@@ -120,8 +120,7 @@ func (l *Link) registered() (all []fabric.Memory, rings int) {
 	for b := range l.buffers {
 		all = append(all, b.memory)
 	}
-	staging, _ := l.m.Scratch()
-	return append(all, staging), rings
+	return append(all, l.m.StagingMemory()...), rings
 }
 
 // withdraw takes a link's memory from an endpoint.

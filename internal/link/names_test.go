@@ -12,7 +12,7 @@ import (
 // What tests call by its name of the machine.
 const (
 	firstRing       = machine.FirstRing
-	slabSize        = machine.SlabSize
+	slabSize        = 256 << 10 // what was registered for 16 rings of the first size
 	eagerRing       = machine.EagerRing
 	sharedRing      = machine.SharedRing
 	creditsToGrow   = machine.QuartersToGrow

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -361,16 +362,15 @@ func TestADialWaitsForAnotherLinkHalfAsLongAsForAnAnswer(t *testing.T) {
 // A dial makes another link only where its memory is not what whatever begins may need, and does
 // without where the listener has none.
 func TestThereIsNoOtherLinkWhereMemoryIsShort(t *testing.T) {
-	one := float64(fixed(testConfig))
+	short := fixed(testConfig) + 2*busyLink*firstRing
 	for name, has := range map[string]struct {
-		dialer, listener float64
-		asked            int
+		dialer, listener, asked int
 	}{
-		"at the dialer":   {2.05, 100, 0},
-		"at the listener": {100, 1.95, 1},
+		"at the dialer":   {short, budget.Unlimited, 0},
+		"at the listener": {budget.Unlimited, short, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			echoed(t, limitedTo(int(has.dialer*one)), limitedTo(int(has.listener*one)), func(t *testing.T, n *sim.Network, p *dialingProcess) {
+			echoed(t, limitedTo(has.dialer), limitedTo(has.listener), func(t *testing.T, n *sim.Network, p *dialingProcess) {
 				p.links = 4
 				asked := 0
 				p.another = func(context.Context) error { asked++; return nil }

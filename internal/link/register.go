@@ -33,11 +33,12 @@ type want struct {
 	growsTo int // the size of the ring that is to grow; 0: it is for what begins
 }
 
-// lack is that another slab has to be registered, of so many bytes; or that the endpoint has to look for a ring of
-// the peer's.
+// lack is that another slab has to be registered, of so many bytes at least, or as much staging memory; or that the endpoint has
+// to look for a ring of the peer's.
 type lack struct {
-	bytes int
-	ring  wire.RingPlace
+	bytes   int
+	staging bool
+	ring    wire.RingPlace
 }
 
 // growing is the want of a stream of a larger ring.
@@ -47,6 +48,21 @@ func (l *Link) growing(s *machine.Stream) want {
 			return &lack{bytes: n}
 		}
 		return nil
+	}}
+}
+
+// growingStaging is the want of larger staging memory.
+func (l *Link) growingStaging() want {
+	return want{try: func(err error) *lack {
+		n := l.m.StagingGrows()
+		switch {
+		case n == 0:
+			return nil
+		case err != nil:
+			l.m.GrowStaging(nil, 0)
+			return nil
+		}
+		return &lack{bytes: n, staging: true}
 	}}
 }
 
@@ -69,15 +85,26 @@ func (l *Link) mayGrow(size int) error {
 	return l.memory.account.ReserveToGrow(0)
 }
 
-// reserve reserves memory for a slab, within what a link may have: no peer makes this side register more.
-func (l *Link) reserve(n int, grows bool) error {
-	if size, limit := l.m.Rings().Size(), l.cfg.remoteMemory(); n > limit-size {
-		return &budget.ShortageError{Wanted: n, Used: size, Limit: limit, Of: budget.LinkMemory}
+// reserve reserves the memory that is lacking, and returns how many bytes: for a slab as many as it is best to have, or
+// fewer where memory is short, within what a link may have for rings, for no peer makes this side register more.
+func (l *Link) reserve(lacks *lack, grows bool) (n int, err error) {
+	if lacks.staging {
+		return lacks.bytes, l.memory.account.ReserveToGrow(lacks.bytes)
 	}
-	if grows {
-		return l.memory.account.ReserveToGrow(n)
+	size, limit := l.m.Rings().Size(), l.cfg.remoteMemory()
+	for n = l.m.Rings().NextSlab(lacks.bytes); ; n /= 2 {
+		switch {
+		case n > limit-size:
+			err = &budget.ShortageError{Wanted: n, Used: size, Limit: limit, Of: budget.LinkMemory}
+		case grows:
+			err = l.memory.account.ReserveToGrow(n)
+		default:
+			err = l.memory.account.Reserve(n)
+		}
+		if err == nil || n == lacks.bytes {
+			return n, err
+		}
 	}
-	return l.memory.account.Reserve(n)
 }
 
 // getInLine tries to have what is wanted, and has that wait in line for what it lacks.
@@ -123,13 +150,20 @@ func (l *Link) addSlab(lacks *lack, grows bool) error {
 	if lacks.ring.Size > 0 {
 		return l.look(lacks.ring)
 	}
-	if err := l.reserve(lacks.bytes, grows); err != nil {
+	access := fabric.RemoteWrite
+	if lacks.staging {
+		access = fabric.LocalWrite
+	}
+	n, err := l.reserve(lacks, grows)
+	if err != nil {
 		return err
 	}
-	memory, err := l.register(lacks.bytes, fabric.RemoteWrite)
+	memory, err := l.register(n, access)
 	switch {
+	case err == nil && lacks.staging:
+		l.m.GrowStaging(memory, n)
 	case err == nil:
-		l.m.Rings().Add(memory, lacks.bytes, false)
+		l.m.Rings().Add(memory, n, false)
 		l.m.ShrinkLater() // it may be of no use any more
 	case l.m.Stage().Pathless():
 		return nil // another device may register it

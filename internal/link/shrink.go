@@ -10,9 +10,22 @@ import (
 	"github.com/ringnet/ringnet/internal/machine"
 )
 
-// trim frees the slabs in which nothing is, and returns how many bytes. It releases mu meanwhile.
+// trim frees the slabs in which nothing is, and staging memory that is of no use, and returns how many bytes. It
+// releases mu meanwhile.
 func (l *Link) trim() (freed int) {
 	rings := l.m.Rings()
+	for l.m.Stage() == machine.Up {
+		memory, size := l.m.TakeStaging()
+		if memory == nil {
+			break
+		}
+		if !l.free(memory) {
+			l.m.GrowStaging(memory, size)
+			break
+		}
+		l.memory.account.Release(size)
+		freed += size
+	}
 	for l.m.Stage() == machine.Up {
 		s := rings.TakeEmpty()
 		if s == nil {

@@ -96,7 +96,9 @@ func TestWritesWhoseDeadlinePassesWhenItIsTheirTurnLeaveItToTheNext(t *testing.T
 
 // The stream comes to its end whose Write has filled the staging memory and copies to it.
 func TestStagingMemoryThatIsNotUsedAfterAllIsForThoseWhoWait(t *testing.T) {
-	onLink(t, sim.Link{}, testConfig, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
+	cfg := testConfig
+	cfg.SendBuffer = firstStaging // so that it does not grow
+	onLink(t, sim.Link{}, cfg, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 		l := clients[0].link
 		l.lock()
 		number, _, _ := clients[0].m.Stage(l.cfg.SendBuffer)
@@ -161,5 +163,49 @@ func TestStagingMemoryIsFreeOfWhatHadArrivedBeforeTheQueuePairWasLost(t *testing
 		ep.Fail(fabric.ErrQueuePair)
 		require.NoError(t, <-written)
 		require.EqualValues(t, 1, c.link.Info().Moves)
+	})
+}
+
+// stagingSize is the size of the staging memory of a link.
+func (l *Link) stagingSize() int {
+	l.lock()
+	defer l.unlock()
+	return int(field(l.m, "send.staging.in.ring.buf").Len())
+}
+
+// A link begins with little staging memory. It has more as long as bulk wants that, where there is any.
+func TestStagingMemoryGrowsForBulkAndShrinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		_, before := c.link.registeredBytes()
+		for round := range uint64(3) {
+			require.Equal(t, firstStaging, c.link.stagingSize())
+			require.NoError(t, exchange(c, s, 8<<20, round))
+			require.Equal(t, testConfig.SendBuffer, c.link.stagingSize())
+			require.Equal(t, firstStaging, s.link.stagingSize(), "it sends no bulk")
+			time.Sleep(c.link.shrinkAfter() / 2)
+			require.Equal(t, testConfig.SendBuffer, c.link.stagingSize(), "it is not idle for long")
+			time.Sleep(5 * c.link.shrinkAfter())
+			_, after := c.link.registeredBytes()
+			require.Equal(t, before, after)
+		}
+		require.NoError(t, exchange(c, s, 8<<20, 4))
+		time.Sleep(2 * unused)
+		require.GreaterOrEqual(t, c.link.freeUnneeded(), testConfig.SendBuffer, "memory is short")
+		require.Equal(t, firstStaging, c.link.stagingSize())
+		endAll(t, n, c, s)
+	})
+}
+
+// Where memory is short bulk goes on with what there is.
+func TestStagingMemoryDoesNotGrowWhereMemoryIsShort(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		cfg := limitedTo(fixed(testConfig) + firstRing)
+		c, s, _ := connectLink(t, n, cfg, testConfig)
+		require.NoError(t, exchange(c, s, 8<<20, 1))
+		require.Equal(t, firstStaging, c.link.stagingSize())
+		require.Equal(t, fixed(testConfig), inUse(cfg.Budget))
+		endAll(t, n, c, s)
 	})
 }

@@ -83,6 +83,10 @@ func (l *Link) provide() {
 	for _, s := range take(&m.Growing) {
 		l.getInLine(&l.memory.line.growing, l.growing(s))
 	}
+	if m.StagingFull {
+		m.StagingFull = false
+		l.getInLine(&l.memory.line.growing, l.growingStaging())
+	}
 	for _, b := range take(&m.Returned) {
 		b.Owner.(*Buffer).returned()
 	}

@@ -48,7 +48,7 @@ func (noMemory) Bytes() []byte { return make([]byte, machine.ControlMemory+1) }
 
 // newMachine is one with nothing to do.
 func newMachine() *machine.Link {
-	m := machine.New(machine.Config{RecvQueue: 256, SendQueue: 256, SendBuffer: 1}, noMemory{}, time.Now)
+	m := machine.New(machine.Config{RecvQueue: 256, SendQueue: 256, SendBuffer: 1, FirstStaging: 1}, noMemory{}, time.Now)
 	m.Hear(wire.Hello{Receives: 256}, wire.RingPlace{})
 	return m
 }

@@ -25,6 +25,8 @@ func (l *Link) Amiss() string {
 		return "a ring is kept to shrink to, and none has grown"
 	case l.stage == Up && !l.alarms.isSet(shrinkAlarm) && (!l.Trim && l.rings.HasEmpty() || len(l.grown) > 0):
 		return "memory may be of no use, and nothing looks for it"
+	case l.stage == Up && !l.alarms.isSet(shrinkAlarm) && len(q.staging.areas) > 1 && !l.Trim:
+		return "staging memory may be of no use, and nothing looks for it"
 	}
 	return ""
 }
@@ -40,7 +42,7 @@ func (l *Link) String() string {
 	return fmt.Sprintf("stage %d (%v), dialed %t, peer gone %t, %d streams of which %d are owned, leaving %+v, %d moves, %d receives posted, "+
 		"%d work requests under way, %d of them not signaled, %d messages unacknowledged, %d again, %d of %d bytes of staging free, %d short, posting %t",
 		l.stage, l.cause, l.active, l.qp.peerGone, l.streams.live, l.streams.owned, l.goingAway, l.stats.Moves, l.qp.posted,
-		q.slots.Outstanding(), q.slots.Unsignaled(), l.ledger.Unacknowledged(), l.unacked.again, q.staging.ring.Free(), q.staging.ring.Size(), q.stagingLine.Len(), q.posting)
+		q.slots.Outstanding(), q.slots.Unsignaled(), l.ledger.Unacknowledged(), l.unacked.again, q.staging.in.ring.Free(), q.staging.in.ring.Size(), q.stagingLine.Len(), q.posting)
 }
 
 // String says how far the stream is.

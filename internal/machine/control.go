@@ -9,6 +9,7 @@ import (
 
 // control is the control messages of a link.
 type control struct {
+	memory  fabric.Memory
 	records controlSends   // with records
 	credits controlSends   // with link credit alone
 	probes  controlSends   // that ask for a sign of life
@@ -23,13 +24,16 @@ type controlSends struct {
 	next    int
 }
 
-// ControlMemory is the memory, in bytes, for control messages, behind the staging memory.
+// ControlMemory is the memory, in bytes, for control messages, behind the first staging memory.
 const ControlMemory = (credit.RecordWindow + 1) * wire.MessageSize
 
-func newControl(memory []byte) control {
+// newControl has the control messages in memory from a place on.
+func newControl(memory fabric.Memory, from int) control {
+	b := memory.Bytes()[from : from+ControlMemory]
 	return control{
-		records: controlSends{buffers: memory, sent: make([]sent, credit.RecordWindow)},
-		credits: controlSends{buffers: memory[credit.RecordWindow*wire.MessageSize:], sent: make([]sent, 1)},
+		memory:  memory,
+		records: controlSends{buffers: b, sent: make([]sent, credit.RecordWindow)},
+		credits: controlSends{buffers: b[credit.RecordWindow*wire.MessageSize:], sent: make([]sent, 1)},
 		probes:  controlSends{sent: make([]sent, 1)},
 	}
 }
@@ -55,7 +59,7 @@ func (c *controlSends) forget() { clear(c.sent) }
 // credits have it, whose next may be sent before the device has completed what was sent from here: its peer has answered
 // that, so it has left.
 func (l *Link) Scratch() (fabric.Memory, []byte) {
-	return l.send.staging.memory, l.send.control.credits.buffers[:0:wire.MessageSize]
+	return l.send.control.memory, l.send.control.credits.buffers[:0:wire.MessageSize]
 }
 
 // pushRecords adds SENDs with the records that are due, those of the streams in turn.
@@ -156,7 +160,7 @@ func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.
 	for i, r := range records {
 		r.Put(b[wire.HeaderSize+i*wire.RecordSize:])
 	}
-	wr.Op, wr.Memory = fabric.Send, l.send.staging.memory
+	wr.Op, wr.Memory = fabric.Send, l.send.control.memory
 	wr.Data = b[:wire.HeaderSize+len(records)*wire.RecordSize]
 	if len(records) > 0 {
 		l.retain(wr, nil)

@@ -180,7 +180,8 @@ func (f *fingerprint) add(v reflect.Value) {
 		items, first, next := v.FieldByName("messages"), v.FieldByName("first").Uint(), v.FieldByName("next").Uint()
 		if name == "staging" {
 			items = v.FieldByName("chunks")
-			f.add(v.FieldByName("ring"))
+			f.add(v.FieldByName("areas"))
+			f.add(v.FieldByName("in"))
 		} else {
 			f.add(v.FieldByName("again"))
 		}

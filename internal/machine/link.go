@@ -12,7 +12,8 @@ import (
 // Config is what a link decides by.
 type Config struct {
 	RecvBuffer    int           // largest size of a ring, in bytes
-	SendBuffer    int           // of the staging memory, in bytes
+	SendBuffer    int           // largest size of the staging memory, in bytes
+	FirstStaging  int           // its size at first
 	SendQueue     int           // work requests that may be outstanding
 	RecvQueue     int           // data messages that the peer may have under way
 	Inline        int           // bytes that a work request may carry by itself
@@ -27,11 +28,11 @@ type Config struct {
 	Reaches func(p wire.RingPlace) bool
 }
 
-// The sizes, in bytes, of the ring that a stream begins with on a link that others share, and of the memory
-// registered for such.
+// The sizes, in bytes, of the ring that a stream begins with on a link that others share, and at most of the memory
+// registered at a time for such.
 const (
 	FirstRing = 16 << 10
-	SlabSize  = 256 << 10
+	SlabSize  = 2 << 20
 )
 
 // FirstRing is the size of the ring that a stream of this side's begins with.
@@ -88,13 +89,14 @@ type Wants struct {
 	Receives int       // to be posted, before anything else is
 	Touched  []*Stream // whose calls may have become ready
 
-	More      bool      // something of what follows has come, or Stage, Live or Unheard has changed
-	Offered   []*Stream // that the peer has dialed: for Accept or Refuse
-	Named     []*Stream // of whose ring at the peer it is to be known that it is there: for Reached
-	Growing   []*Stream // that want a larger ring: for Grow
-	Forgotten []*Stream // whose addresses are free
-	Returned  []*Loan   // buffers that are their owners' again
-	Answered  int       // streams of Open that the peer has answered, or that need no answer any more
+	More        bool      // something of what follows has come, or Stage, Live or Unheard has changed
+	Offered     []*Stream // that the peer has dialed: for Accept or Refuse
+	Named       []*Stream // of whose ring at the peer it is to be known that it is there: for Reached
+	Growing     []*Stream // that want a larger ring: for Grow
+	StagingFull bool      // the staging memory is to grow: for GrowStaging
+	Forgotten   []*Stream // whose addresses are free
+	Returned    []*Loan   // buffers that are their owners' again
+	Answered    int       // streams of Open that the peer has answered, or that need no answer any more
 
 	Trim    bool // slabs with nothing in them are to be freed: see ring.Arena.TakeEmpty
 	Called  bool // there may be more to take or to send at once
@@ -123,14 +125,14 @@ type path struct {
 	stuck      standstill
 }
 
-// New returns a link with staging memory of SendBuffer bytes, and behind them ControlMemory. The receives
+// New returns a link with staging memory of FirstStaging bytes, and behind them ControlMemory. The receives
 // of its queue pair have been posted. Between two calls of Begin the clock is read once at most.
 func New(cfg Config, staging fabric.Memory, clock func() time.Time) *Link {
 	return &Link{
 		cfg:   cfg,
 		clock: clock,
 		rings: ring.NewArena(cfg.slabSize(), wire.MinRing),
-		send:  newSendQueue(staging, cfg.SendBuffer, cfg.SendQueue),
+		send:  newSendQueue(staging, &cfg),
 		qp:    queuePair{posted: cfg.RecvQueue + credit.LinkControlReceives},
 	}
 }

@@ -17,7 +17,8 @@ type message struct {
 	data    []byte        // of the memory; inline, of kept
 	memory  fabric.Memory // nil: inline
 	kept    []byte        // a copy of inline data; its memory is used again with the message's place in the queue
-	from    uint64        // data: its position in the staging memory
+	in      *area         // data of the staging memory
+	from    uint64        // its position there
 	loan    *Loan         // data of a buffer
 	imm     uint32
 	addr    uint64 // in the peer's memory
@@ -83,19 +84,19 @@ func (l *Link) retain(wr *fabric.WorkRequest, of *chunk) {
 		m.data = m.kept
 	}
 	if of != nil {
-		m.from, m.loan = of.from, of.loan
+		m.in, m.from, m.loan = of.in, of.from, of.loan
 	}
 }
 
 // lost reports whether the bytes of a message have been freed.
-func (m *message) lost(s *staging) bool {
+func (m *message) lost() bool {
 	switch {
 	case m.memory == nil, m.records, len(m.data) == 0:
 		return false
 	case m.loan != nil:
 		return m.loan.over()
 	}
-	return m.from < s.ring.Tail()
+	return m.from < m.in.ring.Tail()
 }
 
 // trimAcknowledged takes out of the retransmit queue what the peer has acknowledged. The peer breaks the protocol if
@@ -117,7 +118,7 @@ func (l *Link) trimAcknowledged() error {
 // before its host had them.
 func (l *Link) lostBytes() bool {
 	for i := range l.unacked.len() {
-		if l.unacked.at(i).lost(&l.send.staging) {
+		if l.unacked.at(i).lost() {
 			return true
 		}
 	}

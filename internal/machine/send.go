@@ -61,15 +61,14 @@ type waiting struct {
 	awaitingEnds []*Stream      // whose Close waits for the completion of its end
 }
 
-func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
-	b := memory.Bytes()
+func newSendQueue(memory fabric.Memory, cfg *Config) sendQueue {
 	return sendQueue{
-		slots:   credit.NewSlots(depth, credit.LinkControlSends),
-		staging: staging{memory: memory, ring: ring.New(b[:size])},
+		slots:   credit.NewSlots(cfg.SendQueue, credit.LinkControlSends),
+		staging: newStaging(memory, cfg.FirstStaging),
 		loans:   make(map[*Loan]struct{}),
 		batch:   make([]fabric.WorkRequest, 0, MaxBatch),
-		control: newControl(b[size : size+ControlMemory]),
-		window:  sendWindow{most: size},
+		control: newControl(memory, cfg.FirstStaging),
+		window:  sendWindow{most: cfg.SendBuffer},
 	}
 }
 
@@ -180,10 +179,8 @@ func (l *Link) buildBatch() {
 
 // chunkLen is how many bytes are worth a work request of their own, and
 // messageLen how many one may carry.
-func (s *Stream) chunkLen() int { return min(Worthwhile, s.messageLen()) }
-func (s *Stream) messageLen() int {
-	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
-}
+func (s *Stream) chunkLen() int   { return min(Worthwhile, s.messageLen()) }
+func (s *Stream) messageLen() int { return min(maxMessage, s.peer.Size/4) }
 
 // NeedsRoom reports whether what has completed may make room for a Write, which finds none: behind bytes that wait
 // there is another who looks.
@@ -353,6 +350,6 @@ func (l *Link) mustSignal(s *Stream) bool {
 	q := &l.send
 	waits := s.ledger.Pending() > 0 || s.ledger.Closing() || q.staging.lent > 0 || q.stagingLine.Len() > 0
 	quarterOfSlots := q.slots.Unsignaled()+1 >= q.slots.Depth()/4
-	quarterOfBytes := q.unsignaledBytes >= q.window.limit()/4
+	quarterOfBytes := q.unsignaledBytes >= min(q.window.limit(), q.staging.in.ring.Size())/4
 	return waits || quarterOfSlots || quarterOfBytes
 }

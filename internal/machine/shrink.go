@@ -39,9 +39,15 @@ func (l *Link) shrinkTick() {
 			s.inbox.receivedAtTick = s.ledger.Received()
 			return before == s.inbox.receivedAtTick
 		})
+		if s := &l.send.staging; s.grown() {
+			if s.headAtTick == s.in.ring.Head() {
+				s.shrink()
+			}
+			s.headAtTick = s.in.ring.Head()
+		}
 		l.Trim = true
 	}
-	if len(l.grown) > 0 || l.stage.Pathless() { // it may be up again
+	if len(l.grown) > 0 || len(l.send.staging.areas) > 1 || l.stage.Pathless() { // it may be up again
 		l.ShrinkLater()
 	}
 }
@@ -66,9 +72,13 @@ func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 // given up when memory is short. Whether it was ever full says nothing: CREDIT makes rings grow, too.
 const Unused = time.Second
 
-// Shrink shrinks the rings that are not used, and returns how many bytes that will free.
+// Shrink shrinks the rings and the staging memory that are not used, and returns how many bytes that will free.
 func (l *Link) Shrink() int {
-	return l.shrinkRings(func(s *Stream) bool { return l.since(s.inbox.lastUsed) > Unused })
+	freed := l.shrinkRings(func(s *Stream) bool { return l.since(s.inbox.lastUsed) > Unused })
+	if s := &l.send.staging; s.grown() && l.since(s.used) > Unused {
+		freed += s.shrink()
+	}
+	return freed
 }
 
 // Rings is the memory that the link's rings are cut from.

@@ -1,6 +1,9 @@
 package machine
 
 import (
+	"slices"
+	"time"
+
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/ring"
 )
@@ -10,19 +13,42 @@ import (
 // work requests that carry it have completed. A chunk is only made of bytes that have their
 // place in the peer's ring, so none can stay for ever and keep those behind it from being
 // freed. A chunk of a [Loan]'s bytes takes none of the memory.
+//
+// A Write that finds none free has the memory grow, as rings do: what is staged from then on goes
+// to a larger area, until that has lain idle.
 type staging struct {
-	memory fabric.Memory
-	ring   *ring.Ring
+	areas      []*area   // the first stays, with the control messages behind it
+	in         *area     // of what is staged next
+	growing    int       // size of the area that is to be registered; 0: none is
+	tried      time.Time // when one was wanted last
+	used       time.Time // when anything was staged last, but in the first area
+	headAtTick uint64    // of in, at the last shrinkTick
+
 	chunks []chunk // the live ones at their numbers modulo length, a power of two
 	first  uint64  // number of the oldest
 	next   uint64  // number of the next
 	lent   int     // live chunks of buffers
 }
 
+// area is registered memory with bytes in the order in which they were staged there.
+type area struct {
+	memory fabric.Memory
+	ring   *ring.Ring
+}
+
+func newStaging(memory fabric.Memory, size int) staging {
+	first := &area{memory, ring.New(memory.Bytes()[:size])}
+	return staging{areas: []*area{first}, in: first}
+}
+
+// grown reports whether the staging memory is larger than at first.
+func (s *staging) grown() bool { return s.in != s.areas[0] }
+
 // chunk is the bytes of one Write in the staging memory, or of several that wrote little; or
 // bytes in a buffer.
 type chunk struct {
-	loan     *Loan
+	in       *area  // nil: of a buffer
+	loan     *Loan  // nil: of the staging memory
 	from, to uint64 // positions; from moves on as bytes are posted
 	sent     sent   // its last bytes that have been
 	follower uint64 // number of the next chunk of the same stream
@@ -33,9 +59,9 @@ func (s *staging) chunk(n uint64) *chunk { return &s.chunks[n&uint64(len(s.chunk
 
 // take makes a chunk of n bytes, at most [ring.Ring.Free].
 func (s *staging) take(n int) (number uint64, first, second []byte) {
-	from := s.ring.Head()
+	from := s.in.ring.Head()
 	first, second = s.reserve(n)
-	return s.add(chunk{from: from, to: from + uint64(n), copying: true}), first, second
+	return s.add(chunk{in: s.in, from: from, to: from + uint64(n), copying: true}), first, second
 }
 
 // lend makes a chunk of n bytes of a buffer.
@@ -56,8 +82,8 @@ func (s *staging) add(c chunk) (number uint64) {
 }
 
 func (s *staging) reserve(n int) (first, second []byte) {
-	first, second = s.ring.Reserve(n)
-	s.ring.Commit(n)
+	first, second = s.in.ring.Reserve(n)
+	s.in.ring.Commit(n)
 	return first, second
 }
 
@@ -84,7 +110,8 @@ func (l *Link) freeStaging() {
 			c.loan = nil
 			s.lent--
 		} else {
-			s.ring.Release(c.to)
+			c.in.ring.Release(c.to)
+			c.in = nil
 		}
 		s.first++
 	}
@@ -102,7 +129,7 @@ func (l *Link) touchStagingLine() {
 	for taken := 0; q.stagingLine.Len() > 0; {
 		s := q.stagingLine.front()
 		if s.line == inLine {
-			if s.StagingRoom(Worthwhile) <= taken {
+			if s.stagingFree(Worthwhile) <= taken {
 				return
 			}
 			s.line = leftLine
@@ -123,6 +150,7 @@ func (s *Stream) JoinStagingLine() {
 		s.link.send.stagingLine.push(s)
 	}
 	s.line = inLine
+	s.link.growStaging()
 }
 
 // wakeStagingLine wakes Writes that wait for staging memory. A Write that needs none after
@@ -142,13 +170,80 @@ func (s *Stream) QuitStagingLine() {
 }
 
 // StagingRoom is how much of the staging memory the stream may take now for n bytes. On a
-// link that others share bulk leaves a little to what is none.
+// link that others share bulk leaves a little to what is none, and takes a quarter at a time: while that is sent the
+// next can be copied.
 func (s *Stream) StagingRoom(n int) int {
-	r := s.link.send.staging.ring
+	free := s.stagingFree(n)
+	if s.isBulk(n) {
+		free = min(free, s.link.send.staging.in.ring.Size()/4)
+	}
+	return free
+}
+
+// stagingFree is how much of the staging memory is free for n bytes of the stream.
+func (s *Stream) stagingFree(n int) int {
+	r := s.link.send.staging.in.ring
 	if !s.isBulk(n) || s.link.cfg.Dedicated {
 		return r.Free()
 	}
 	return max(r.Free()-r.Size()/16, 0)
+}
+
+// growStaging has a larger area registered, SendBuffer at most, unless memory was short a moment ago.
+func (l *Link) growStaging() {
+	s := &l.send.staging
+	size := min(growth*s.in.ring.Size(), l.cfg.SendBuffer)
+	if s.growing > 0 || size <= s.in.ring.Size() || l.stage != Up || l.since(s.tried) < Unused {
+		return
+	}
+	s.growing, s.tried = size, l.now()
+	l.StagingFull, l.More = true, true
+}
+
+// StagingGrows is the size of the area that the staging memory is to grow by, or 0.
+func (l *Link) StagingGrows() int { return l.send.staging.growing }
+
+// GrowStaging has what is staged from now on go to memory that has been registered for that; nil: there is none.
+func (l *Link) GrowStaging(memory fabric.Memory, size int) {
+	s := &l.send.staging
+	s.growing = 0
+	if memory == nil {
+		return
+	}
+	s.in = &area{memory, ring.New(memory.Bytes()[:size])}
+	s.areas = append(s.areas, s.in)
+	s.tried, s.used = time.Time{}, l.now()
+	l.touchStagingLine()
+	l.ShrinkLater()
+}
+
+// shrinkStaging has what is staged from now on go to the first area, and returns how many bytes that will free.
+func (s *staging) shrink() (freed int) {
+	for _, a := range s.areas[1:] {
+		freed += a.ring.Size()
+	}
+	s.in = s.areas[0]
+	return freed
+}
+
+// StagingMemory is all of the staging memory.
+func (l *Link) StagingMemory() (all []fabric.Memory) {
+	for _, a := range l.send.staging.areas {
+		all = append(all, a.memory)
+	}
+	return all
+}
+
+// TakeStaging takes an area out that holds nothing and is of no use any more, for its caller to free; nil: there is none.
+func (l *Link) TakeStaging() (memory fabric.Memory, size int) {
+	s := &l.send.staging
+	for i, a := range s.areas {
+		if i > 0 && a != s.in && a.ring.Len() == 0 {
+			s.areas = slices.Delete(s.areas, i, i+1)
+			return a.memory, a.ring.Size()
+		}
+	}
+	return nil, 0
 }
 
 // dropPending forgets the bytes of the stream that are not posted.
@@ -175,7 +270,15 @@ func (c *chain) add(s *staging, number uint64) {
 
 // Stage takes n bytes of the staging memory, which are then copied there, and accepted: see Staged.
 func (s *Stream) Stage(n int) (number uint64, first, second []byte) {
+	s.link.useStaging()
 	return s.link.send.staging.take(n)
+}
+
+// useStaging notes that the staging memory is in use, if it has grown, and so could be given back.
+func (l *Link) useStaging() {
+	if s := &l.send.staging; s.grown() {
+		s.used = l.now()
+	}
 }
 
 // Staged accepts the n bytes that have been copied to what Stage has taken, and returns n, unless
@@ -200,10 +303,11 @@ func (s *Stream) Staged(number uint64, n int) (int, error) {
 // it is the last of all, nothing of it is posted and it is not long, or to another.
 func (s *Stream) Append(n int) (first, second []byte) {
 	c, staging := &s.pending, &s.link.send.staging
+	s.link.useStaging()
 	if c.length > 0 && c.tail+1 == staging.next {
-		if last := staging.chunk(c.tail); last.loan == nil && last.sent == 0 && last.to-last.from < Worthwhile {
+		if last := staging.chunk(c.tail); last.in == staging.in && last.sent == 0 && last.to-last.from < Worthwhile {
 			first, second = staging.reserve(n)
-			last.to = staging.ring.Head()
+			last.to = staging.in.ring.Head()
 			s.accepted(n)
 			return first, second
 		}
@@ -222,7 +326,7 @@ func (c *chain) next(s *staging, n int) ([]byte, fabric.Memory) {
 	to := head.to
 	for number, left := c.head, c.length-1; left > 0 && int(to-head.from) < n; left-- {
 		number = s.chunk(number).follower
-		if next := s.chunk(number); next.from != to || next.loan != head.loan {
+		if next := s.chunk(number); next.from != to || next.in != head.in || next.loan != head.loan {
 			break
 		}
 		to = s.chunk(number).to
@@ -231,7 +335,7 @@ func (c *chain) next(s *staging, n int) ([]byte, fabric.Memory) {
 	if head.loan != nil {
 		return head.loan.memory.Bytes()[head.from:][:n], head.loan.memory
 	}
-	return s.ring.Bytes(head.from, n), s.memory
+	return head.in.ring.Bytes(head.from, n), head.in.memory
 }
 
 // first is the chunk with the next bytes to go.

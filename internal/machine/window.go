@@ -9,7 +9,7 @@ const MinWindow = maxMessage
 // bytes as travel in a round trip. More do no harm to a link that carries nothing else, but
 // delay the messages of conversations: so beside those it is MinWindow, and else all of the staging memory.
 type sendWindow struct {
-	most      int               // bytes of the staging memory
+	most      int               // bytes of the staging memory that has grown
 	posted    uint64            // bytes of bulk
 	completed uint64            // of those, known to be through
 	marks     queue[postedMark] // the signaled work requests under way

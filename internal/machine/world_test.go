@@ -121,7 +121,7 @@ const worldRing = wire.MinRing
 func newWorld(p pool, losses int, grows bool, scripts [2][]op) *world {
 	w := &world{pool: p, now: time.Unix(1000, 0), losses: losses, grows: grows}
 	cfg := Config{
-		RecvBuffer: worldRing, SendBuffer: 4 * worldRing, SendQueue: 16, RecvQueue: wire.MinReceives, Inline: 64,
+		RecvBuffer: worldRing, SendBuffer: 4 * worldRing, FirstStaging: 2 * worldRing, SendQueue: 16, RecvQueue: wire.MinReceives, Inline: 64,
 		LinkIdle: time.Hour, ResumeTimeout: 30 * time.Second, ProbeTimeout: time.Hour,
 		Reaches: func(wire.RingPlace) bool { return true },
 	}
@@ -131,7 +131,7 @@ func newWorld(p pool, losses int, grows bool, scripts [2][]op) *world {
 	for i := range w.ends {
 		e := &end{w: w, index: i}
 		w.ends[i] = e
-		e.m = New(cfg, e.register(cfg.SendBuffer+ControlMemory), func() time.Time { return w.now })
+		e.m = New(cfg, e.register(cfg.FirstStaging+ControlMemory), func() time.Time { return w.now })
 		e.m.Rings().Add(e.register(cfg.FirstRing()), cfg.FirstRing(), true)
 		e.posted = cfg.RecvQueue + credit.LinkControlReceives
 		e.m.OutlivesQueuePairs(false)
@@ -188,6 +188,14 @@ func (e *end) carryOut() {
 			for lacks := s.Grow(nil); lacks > 0; lacks = s.Grow(nil) {
 				m.Rings().Add(e.register(lacks), lacks, false)
 			}
+		}
+		if m.StagingFull {
+			m.StagingFull = false
+			m.GrowStaging(e.register(m.StagingGrows()), m.StagingGrows())
+		}
+		for m.Trim {
+			memory, _ := m.TakeStaging()
+			m.Trim = memory != nil
 		}
 		m.Forgotten, m.Returned, m.Answered, m.More = nil, nil, 0, false
 		if m.TakeDisconnect() {
