@@ -31,11 +31,12 @@ type Config struct {
 	SendBuffer int
 
 	// SendQueue is how many work requests of the link may be outstanding: 16 to 32768. Default
-	// 128. A device may grant fewer.
+	// 64. A device may grant fewer.
 	SendQueue int
 
 	// RecvQueue is how many data messages the peer may have under way on the link, whatever their
-	// size: a multiple of 4 from 4 to 32768. Default 256. A device may grant fewer.
+	// size: a multiple of 4 from 4 to 32768. Default 176: the completion queue has room for both, and
+	// devices make it 256 entries long then. A device may grant fewer.
 	RecvQueue int
 
 	// BusyPoll is how long a Read or Write that has to wait polls the completion queue before it
@@ -125,8 +126,7 @@ func (c *Config) Validate() error { return (*link.Config)(c).Validate() }
 // for its cards (NVIDIA's ConnectX-4 and later) this is an upper bound, and others may take
 // somewhat more or less. It returns 0 if c is not valid.
 //
-// A connection with Dedicated takes no more than that. On a link that several connections
-// share, each takes RingMemory.
+// Staging memory may grow to SendBuffer. On a link that several connections share, each takes RingMemory.
 func (c *Config) PinnedMemory() int { return (*link.Config)(c).PinnedMemory() }
 
 // RingMemory returns the size of a connection's ring, in bytes of locked memory: at first, and

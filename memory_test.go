@@ -87,12 +87,14 @@ func TestMemoryLimitFailsDials(t *testing.T) {
 func TestMemoryLimitStopsGrowthOfRingsNotTraffic(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
-		limitMemory(t, 2*((*Config)(nil).PinnedMemory()+364<<10)) // for another slab at each end
+		limitMemory(t, 2*((*Config)(nil).PinnedMemory()+364<<10)) // for ten rings at each end
 		var all sync.WaitGroup
-		for i := range 10 {
-			c := dial(t, &Dialer{}, h.network, l.Addr().String())
-			s := accept(t, l)
-			for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
+		var ends [10][2]net.Conn
+		for i := range ends {
+			ends[i] = [2]net.Conn{dial(t, &Dialer{}, h.network, l.Addr().String()), accept(t, l)}
+		}
+		for i, e := range ends {
+			for _, way := range [][2]net.Conn{e, {e[1], e[0]}} {
 				all.Go(func() {
 					_, err := way[0].Write(bytes.Repeat([]byte{byte(i), 1, 2}, 100_000))
 					assert.NoError(t, err)

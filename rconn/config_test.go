@@ -19,14 +19,14 @@ import (
 )
 
 func TestConfigDefaultsAreThoseDocumented(t *testing.T) {
-	documented := &rconntest.Config{RecvBuffer: 1 << 20, SendBuffer: 1 << 20, SendQueue: 128, RecvQueue: 256,
+	documented := &rconntest.Config{RecvBuffer: 1 << 20, SendBuffer: 1 << 20, SendQueue: 64, RecvQueue: 176,
 		KeepAlive: 10 * time.Second, Linger: 10 * time.Second, HandshakeTimeout: 30 * time.Second}
 	var none *rconntest.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconntest.Config).PinnedMemory())
-	// Staging memory, as it is at first, and receives with their headers, inline data, mlx5's queues of 64, 8 and
-	// 32 KiB, and a ring.
-	const fixed = 64<<10 + (4+4)<<10 + (32+64+8+32+4)<<10
+	// Staging memory, as it is at first, and receives with their headers, inline data, mlx5's queues of 32, 4 and
+	// 16 KiB, and a ring.
+	const fixed = 64<<10 + (4+4)<<10 + (16+32+4+16+4)<<10
 	require.Equal(t, fixed+16<<10, none.PinnedMemory())
 	require.Equal(t, fixed+1<<20, (&rconntest.Config{Dedicated: true}).PinnedMemory())
 	requireRingMemory(t, none, 16<<10, 1<<20)

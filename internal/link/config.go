@@ -43,8 +43,8 @@ const (
 
 const (
 	defaultBuffer    = 1 << 20
-	defaultSendQueue = 128
-	defaultRecvQueue = 256
+	defaultSendQueue = 64
+	defaultRecvQueue = 176
 	defaultTime      = 10 * time.Second
 	defaultHandshake = 30 * time.Second
 

@@ -96,7 +96,7 @@ func (l *Link) reserve(lacks *lack, grows bool) (n int, err error) {
 		switch {
 		case n > limit-size:
 			err = &budget.ShortageError{Wanted: n, Used: size, Limit: limit, Of: budget.LinkMemory}
-		case grows:
+		case grows || n > lacks.bytes:
 			err = l.memory.account.ReserveToGrow(n)
 		default:
 			err = l.memory.account.Reserve(n)

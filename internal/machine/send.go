@@ -350,6 +350,6 @@ func (l *Link) mustSignal(s *Stream) bool {
 	q := &l.send
 	waits := s.ledger.Pending() > 0 || s.ledger.Closing() || q.staging.lent > 0 || q.stagingLine.Len() > 0
 	quarterOfSlots := q.slots.Unsignaled()+1 >= q.slots.Depth()/4
-	quarterOfBytes := q.unsignaledBytes >= min(q.window.limit(), q.staging.in.ring.Size())/4
+	quarterOfBytes := q.unsignaledBytes >= min(q.window.limit()/4, q.staging.in.ring.Size()/2)
 	return waits || quarterOfSlots || quarterOfBytes
 }
