@@ -3,7 +3,9 @@
 package integration_test
 
 import (
+	"encoding/json"
 	"net"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -129,4 +131,87 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 		require.Equal(t, "rdma", c.Carrier())
 		requireEcho(t, c, accept())
 	})
+}
+
+// Two processes that may lock 8 MiB, which is what systemd and containerd let those of other users than root, have
+// thirty links for conversations and two for bulk. The ideal card locks nothing, and counts.
+func TestThirtyTwoPeersWithinEightMiB(t *testing.T) {
+	const limit, conversations, bulk = 8 << 20, 30, 2
+	within := func(t *testing.T, test func(t *testing.T)) { unprivileged(t, 0o666, limit, test) }
+	if onCard() {
+		within = func(t *testing.T, test func(t *testing.T)) { alone(t, nil, test) }
+	}
+	within(t, func(t *testing.T) {
+		if onCard() {
+			ringnet.SetMemoryLimit(limit)
+		} else {
+			require.Equal(t, limit, ringnet.Memory().LockedLimit)
+		}
+		p := start(t, "peers", rdmaAddr(t), strconv.Itoa(conversations+bulk), strconv.Itoa(limit))
+		var addrs []string
+		require.NoError(t, json.Unmarshal([]byte(p.hear()), &addrs))
+		dial := func(addr string) net.Conn {
+			c, err := ringnet.Dial("rdma", addr)
+			require.NoError(t, err, "%+v", ringnet.Memory())
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		var all []func() error
+		for i, addr := range addrs {
+			if i < bulk {
+				c, seed := dial(addr), uint64(i)
+				const n = 32 << 20
+				all = append(all,
+					func() error { return (&stream{seed: seed}).send(c, n, 1<<20) },
+					func() error { return (&stream{seed: seed}).receive(c, n) })
+				continue
+			}
+			for range 2 {
+				c := dial(addr)
+				all = append(all, func() error {
+					for range times(20, 1000) {
+						if err := echoed(c, 1000); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			}
+		}
+		atOnce(t, all...)
+		links := ringnet.Links()
+		require.Len(t, links, conversations+bulk)
+		largest := 0
+		for _, l := range links {
+			largest = max(largest, l.Memory)
+		}
+		require.Greater(t, largest, (*ringnet.Config)(nil).PinnedMemory()+256<<10, "bulk has more")
+		require.LessOrEqual(t, ringnet.Memory().Used, limit)
+		require.LessOrEqual(t, pinned(), limit)
+		t.Logf("%+v, %d bytes pinned, the largest link %d", ringnet.Memory(), pinned(), largest)
+		if onCard() {
+			require.LessOrEqual(t, statistic(t).Registered, 2*limit)
+		}
+	})
+}
+
+// peers listens at so many ports of an address, says where, and sends back what arrives, within so much memory.
+func peers(args []string) error {
+	n, _ := strconv.Atoi(args[1])
+	limit, _ := strconv.Atoi(args[2])
+	ringnet.SetMemoryLimit(limit)
+	addrs := make([]string, n)
+	for i := range addrs {
+		l, err := ringnet.Listen("rdma", net.JoinHostPort(args[0], "0"))
+		if err != nil {
+			return err
+		}
+		addrs[i] = l.Addr().String()
+		go echoAll(l)
+	}
+	if err := sayJSON(addrs); err != nil {
+		return err
+	}
+	hear()
+	return nil
 }

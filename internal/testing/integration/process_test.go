@@ -29,6 +29,7 @@ var roles = map[string]func(args []string) error{
 	"echoer": echoer,
 	"leaver": leaver,
 	"many":   many,
+	"peers":  peers,
 
 	"traffic server": trafficServer,
 	"traffic client": trafficClient,

@@ -57,11 +57,8 @@ const (
 // clientStaging is the staging memory of a process that is one of many.
 const clientStaging = 64 << 10
 
-// registeredAtOnce is how many bytes of rings of one link are registered together.
-const registeredAtOnce = 256 << 10
-
 // deviceQueues are the bytes of a link's queues, at one end, as ringnet counts them.
-var deviceQueues = fabric.DeviceQueues(128, 256+credit.LinkControlReceives)
+var deviceQueues = fabric.DeviceQueues(64, 176+credit.LinkControlReceives)
 
 // tally is what the links of processes have, and what they have done.
 type tally struct {
@@ -132,9 +129,9 @@ func (s scale) require(t *testing.T) {
 	for _, side := range []tally{own, theirs} {
 		require.Equal(t, links, side.Links)
 		require.Equal(t, connections, side.Connections)
-		// Staging and receives of each link, and the rings, which are registered together.
+		// Staging and receives of each link, and the rings, which are registered as many at a time as there are.
 		ring, _ := s.config().RingMemory()
-		require.LessOrEqual(t, side.Memory, links*(s.config().PinnedMemory()+registeredAtOnce)+connections*ring)
+		require.LessOrEqual(t, side.Memory, links*s.config().PinnedMemory()+2*connections*ring)
 		// A message is one request, or two where the staging memory ends.
 		turns := links + exchanges*connections*messageSize/clientStaging
 		require.LessOrEqual(t, side.Messages, uint64(exchanges*connections+turns))
