@@ -336,3 +336,44 @@ func TestTenThousandConnections(t *testing.T) {
 			n, l.name, percent(share), first, last)
 	}
 }
+
+// TestTheFirstBytes is what it costs that memory begins small and grows: the first bytes of a connection with the
+// default Config, against as many bytes when it has grown.
+func TestTheFirstBytes(t *testing.T) {
+	sizes := []int{256 << 10, 1 << 20, 4 << 20, 16 << 20}
+	head := []string{"link, one way"}
+	for _, n := range sizes {
+		head = append(head, report.Size(n))
+	}
+	out := report.Table{head}
+	for _, l := range links {
+		row := []string{l.name}
+		for _, n := range sizes {
+			first, later := l.firstAndLater(t, n)
+			row = append(row, fmt.Sprintf("%.1f ×", first.Seconds()/later.Seconds()))
+			require.Less(t, first-later, 20*l.Latency, "%s, %s: memory has not grown in ten round trips", l.name, report.Size(n))
+		}
+		out.Row(row...)
+	}
+	printTable("The first bytes of a connection, times what as many take later", out)
+}
+
+// firstAndLater is how long n bytes take on a new connection, and when 64 MiB have gone over it.
+func (l link) firstAndLater(t *testing.T, n int) (first, later time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		clients, servers := l.connect(t, nil, 1)
+		sent := make(chan error, 1)
+		timed := func(n int) time.Duration {
+			start := time.Now()
+			go func() { sent <- send(clients[0], 64<<10, n) }()
+			require.NoError(t, receive(servers[0], n))
+			require.NoError(t, <-sent)
+			return time.Since(start)
+		}
+		first = timed(n)
+		timed(64 << 20)
+		later = timed(n)
+	})
+	return first, later
+}
