@@ -45,7 +45,7 @@ func TestEveryStreamHasItsShare(t *testing.T) {
 					got, fair := with.share(t, n), 1/float64(conversations+1)
 					t.Logf("| %d, %d | %d | %.1f %% | %.1f %% | %.0f MB/s | %d | %v |", with.sendQueue, with.recvQueue,
 						conversations, 100*fair, 100*got.messages, got.bulk/1e6, got.ahead, got.event.Round(10*time.Microsecond))
-					require.GreaterOrEqual(t, got.messages, fair)
+					require.GreaterOrEqual(t, got.messages, 0.98*fair, "which messages under way at the ends blur")
 					require.LessOrEqual(t, got.ahead, conversations+1, "one message of each other stream")
 					time.Sleep(2 * time.Minute)
 					require.Zero(t, n.Open(), "endpoints left open")

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/deadline"
@@ -155,4 +157,42 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "---"+string(first)+"+second", string(got))
 	})
+}
+
+// What completes is polled, and each costs the card and the processor as much as a message that arrives. So of what a
+// stream sends every 32 KiB at least is signaled, beside conversations, or 256 KiB, where it is alone; and
+// CREDITs half as often as they are sent.
+func TestFewRequestsAreSignaled(t *testing.T) {
+	for size, most := range map[int]float64{64: 0.2, 4 << 10: 0.4, 64 << 10: 0.27} {
+		onLink(t, sim.Link{Latency: 2 * time.Microsecond, Bandwidth: 1 << 33}, testConfig, testConfig, 16, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
+			part := func(l *Link, count func()) float64 {
+				before := l.Info()
+				count()
+				after := l.Info()
+				return float64(after.Signaled-before.Signaled) / float64(after.WorkRequests-before.WorkRequests)
+			}
+			send := func() {
+				var all sync.WaitGroup
+				for i := range clients {
+					all.Go(func() {
+						for range 200 {
+							assert.NoError(t, writeAll(clients[i], make([]byte, size)))
+						}
+					})
+					all.Go(func() {
+						_, err := io.ReadFull(reader{servers[i]}, make([]byte, 200*size))
+						assert.NoError(t, err)
+					})
+				}
+				all.Wait()
+			}
+			send() // so that memory has grown
+			var answers float64
+			require.LessOrEqual(t, part(clients[0].link, func() { answers = part(servers[0].link, send) }), most, "%d bytes", size)
+			if size == 64<<10 {
+				require.LessOrEqual(t, answers, 0.5)
+			}
+			closeAtOnce(clients, servers)
+		})
+	}
 }

@@ -44,12 +44,14 @@ func (c *controlSends) free(slots *credit.Slots) bool {
 	return n == 0 || n.completed(slots)
 }
 
-// take returns the next buffer, for a work request.
-func (c *controlSends) take(n sent) []byte {
+// take returns the next buffer, for a work request, and whether that is to be signaled for the buffers to be free again:
+// the last of either half is.
+func (c *controlSends) take(n sent) (b []byte, last bool) {
 	i := c.next
 	c.sent[i] = n
 	c.next = (i + 1) % len(c.sent)
-	return c.buffers[i*wire.MessageSize:][:wire.MessageSize]
+	half := max(len(c.sent)/2, 1)
+	return c.buffers[i*wire.MessageSize:][:wire.MessageSize], i%half == half-1
 }
 
 // forget notes that none of them will complete.
@@ -87,6 +89,7 @@ func (l *Link) pushRecords() {
 		}
 		if l.goingAway.goAway == goAwaySaid {
 			l.goingAway.last = with
+			q.signal = true
 		}
 		l.stats.ControlSent++
 		l.pushMessage(&q.control.records, l.ledger.SendRecords(), records[:n])
@@ -121,6 +124,7 @@ func (l *Link) nextRecord(with sent) (wire.Record, bool) {
 				q.awaitingEnds = append(q.awaitingEnds, s)
 			}
 			s.end = with
+			q.signal = true // for a Close
 			s.closing.told = l.ledger.Sent().Records + 1
 		case credit.AcceptRecord:
 			l.streams.unanswered--
@@ -154,8 +158,9 @@ func (s *Stream) offer(r credit.Record) wire.RingPlace {
 // pushMessage adds a SEND to the batch: what this side acknowledges, and records, or none
 // for link credit.
 func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.Record) {
-	wr := l.push(l.send.slots.Post(), true)
-	b := c.take(sent(wr.ID + 1))
+	wr := l.push(l.send.slots.Post())
+	b, last := c.take(sent(wr.ID + 1))
+	l.send.signal = l.send.signal || last
 	wire.Header{Data: acked.Data, Records: acked.Records}.Put(b)
 	for i, r := range records {
 		r.Put(b[wire.HeaderSize+i*wire.RecordSize:])
@@ -172,7 +177,8 @@ func (l *Link) pushProbe() {
 	l.alive.due = false
 	l.alive.probed = l.now()
 	l.stats.Probes++
-	wr := l.push(l.send.slots.Post(), true)
+	l.send.signal = true
+	wr := l.push(l.send.slots.Post())
 	wr.Op, wr.RemoteAddr, wr.RKey = fabric.Write, l.send.control.target.Addr, l.send.control.target.RKey
 	l.send.control.probes.sent[0] = sent(wr.ID + 1)
 }

@@ -95,10 +95,12 @@ func notResumed(cause error, long time.Duration, vain error) error {
 	}
 	lost, ok := cause.(*LostError)
 	if !ok {
-		if errors.Is(vain, ErrGone) {
+		lost = &LostError{syscall.ECONNRESET, fabric.ErrDisconnected}
+		if _, stuck := vain.(*stuckError); stuck { // the peer may have noticed first that the last queue pair was lost, too
+			lost.Errno = syscall.ETIMEDOUT
+		} else if errors.Is(vain, ErrGone) {
 			return cause
 		}
-		lost = &LostError{syscall.ECONNRESET, fabric.ErrDisconnected}
 	}
 	if !foundGone(vain) {
 		vain = errors.New(vain.Error())

@@ -167,7 +167,8 @@ func (l *Link) pushAgain() {
 			return
 		}
 		l.unacked.again--
-		wr := l.push(m.id, true)
+		q.signal = true
+		wr := l.push(m.id)
 		wr.Op, wr.Imm = fabric.WriteImm, m.imm
 		wr.Data, wr.Memory = m.data, m.memory
 		wr.RemoteAddr, wr.RKey = m.addr, m.rkey

@@ -181,7 +181,7 @@ func TestABatchHasRoomForWhatIsSentNow(t *testing.T) {
 	m.Begin()
 	m.send.batch = m.send.batch[:0]
 	for range MaxBatch {
-		wr := m.push(m.send.slots.Post(), true)
+		wr := m.push(m.send.slots.Post())
 		wr.Op = fabric.Write
 	}
 	n, err := s.Room(1)

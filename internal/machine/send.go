@@ -48,6 +48,7 @@ type sendQueue struct {
 	batch           []fabric.WorkRequest
 	records         [wire.MaxRecords]wire.Record // of the message that pushRecords makes; no stack has to grow for them
 	batchBytes      int                          // in batch
+	signal          bool                         // the last of the batch is to be signaled when it is posted
 	posting         bool                         // the batch is being posted
 	unsignaledBytes int                          // of staging posted since the last signaled work request
 }
@@ -96,7 +97,33 @@ func (l *Link) HasBatch() bool {
 	if l.mayPost() {
 		l.buildBatch()
 	}
-	return len(l.send.batch) > 0 && !l.send.posting
+	if len(l.send.batch) == 0 || l.send.posting {
+		return false
+	}
+	if l.send.signal || l.send.slotsShort() {
+		l.signal()
+	}
+	return true
+}
+
+// slotsShort reports whether messages wait for slots, and a few of those that are taken have no completion to come.
+func (q *sendQueue) slotsShort() bool {
+	return !q.slots.MaySend() && q.slots.Unsignaled() >= q.slots.Depth()/16
+}
+
+// signal has the last of the batch signaled: its completion is that of all before it, too.
+func (l *Link) signal() {
+	q := &l.send
+	wr := &q.batch[len(q.batch)-1]
+	q.signal = false
+	if wr.Signaled {
+		return
+	}
+	wr.Signaled = true
+	q.slots.Signal()
+	q.window.signaled(sent(wr.ID + 1))
+	q.unsignaledBytes = 0
+	l.stats.Signaled++
 }
 
 // Batch is the work requests to be posted, all or none, which carry so many bytes.
@@ -122,17 +149,13 @@ func (l *Link) Posted(err error) (full bool) {
 	return full
 }
 
-// push adds a work request to the batch, for the caller to fill in.
-func (l *Link) push(id uint64, signaled bool) *fabric.WorkRequest {
+// push adds a work request to the batch, for the caller to fill in. A quarter of the slots at most is not signaled.
+func (l *Link) push(id uint64) *fabric.WorkRequest {
 	q := &l.send
 	q.batch = q.batch[:len(q.batch)+1]
 	wr := &q.batch[len(q.batch)-1]
-	*wr = fabric.WorkRequest{ID: id, Signaled: signaled}
-	if signaled {
-		q.slots.Signal()
-		q.unsignaledBytes = 0
-		l.stats.Signaled++
-	}
+	*wr = fabric.WorkRequest{ID: id}
+	q.signal = q.signal || q.slots.Unsignaled() >= q.slots.Depth()/4
 	l.stats.WorkRequests++
 	return wr
 }
@@ -316,12 +339,12 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	if s.conversing() && p.n < Worthwhile {
 		q.window.conversed()
 	}
-	signaled := l.mustSignal(s)
+	q.signal = q.signal || p.memory != nil && s.holdsBuffer()
 	s.sentSinceReceive++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
 	l.stats.BytesSent += uint64(p.n)
-	wr := l.push(q.slots.Post(), signaled)
+	wr := l.push(q.slots.Post())
 	wr.Op, wr.Imm = fabric.WriteImm, wire.DataImmediate(s.number, flags)
 	wr.Data, wr.Rest, wr.Memory = p.first, p.rest, p.memory
 	wr.RemoteAddr, wr.RKey = at, s.peer.RKey
@@ -331,8 +354,8 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	} else {
 		l.retain(wr, nil)
 	}
-	if signaled {
-		q.window.signaled(sent(wr.ID + 1))
+	if q.unsignaledBytes >= q.unsignaled() {
+		l.signal()
 	}
 	q.batchBytes += p.n
 	if newRing {
@@ -343,13 +366,13 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	}
 }
 
-// mustSignal reports whether the next work request, with data of the stream, is to be signaled: when
-// something waits, for a slot, for staging memory or a buffer, be it one whose own bytes have been
-// sent and that is held by chunks before it; and before anything could wait.
-func (l *Link) mustSignal(s *Stream) bool {
-	q := &l.send
-	waits := s.ledger.Pending() > 0 || s.ledger.Closing() || q.staging.lent > 0 || q.stagingLine.Len() > 0
-	quarterOfSlots := q.slots.Unsignaled()+1 >= q.slots.Depth()/4
-	quarterOfBytes := q.unsignaledBytes >= min(q.window.limit()/4, q.staging.in.ring.Size()/2)
-	return waits || quarterOfSlots || quarterOfBytes
+// holdsBuffer reports whether a buffer goes back to its owner with the next bytes of the stream, or once they are
+// through, for they were staged before it.
+func (s *Stream) holdsBuffer() bool {
+	staging := &s.link.send.staging
+	return staging.lent > 0 && s.pending.head <= staging.lastLent
 }
+
+// unsignaled is how many bytes may be under way without a completion to come, of staging memory and of the window, for
+// nothing may wait for what is not signaled.
+func (q *sendQueue) unsignaled() int { return min(q.window.unsignaled(), q.staging.in.ring.Size()/2) }

@@ -41,7 +41,7 @@ func (l *Link) shrinkTick() {
 		})
 		if s := &l.send.staging; s.grown() {
 			if s.headAtTick == s.in.ring.Head() {
-				s.shrink()
+				l.shrinkStaging()
 			}
 			s.headAtTick = s.in.ring.Head()
 		}
@@ -76,7 +76,7 @@ const Unused = time.Second
 func (l *Link) Shrink() int {
 	freed := l.shrinkRings(func(s *Stream) bool { return l.since(s.inbox.lastUsed) > Unused })
 	if s := &l.send.staging; s.grown() && l.since(s.used) > Unused {
-		freed += s.shrink()
+		freed += l.shrinkStaging()
 	}
 	return freed
 }

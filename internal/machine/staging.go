@@ -24,10 +24,11 @@ type staging struct {
 	used       time.Time // when anything was staged last, but in the first area
 	headAtTick uint64    // of in, at the last shrinkTick
 
-	chunks []chunk // the live ones at their numbers modulo length, a power of two
-	first  uint64  // number of the oldest
-	next   uint64  // number of the next
-	lent   int     // live chunks of buffers
+	chunks   []chunk // the live ones at their numbers modulo length, a power of two
+	first    uint64  // number of the oldest
+	next     uint64  // number of the next
+	lent     int     // live chunks of buffers
+	lastLent uint64  // number of the last of those
 }
 
 // area is registered memory with bytes in the order in which they were staged there.
@@ -68,6 +69,7 @@ func (s *staging) take(n int) (number uint64, first, second []byte) {
 func (s *staging) lend(b *Loan, from, n int) (number uint64) {
 	b.lent++
 	s.lent++
+	s.lastLent = s.next
 	return s.add(chunk{loan: b, from: uint64(from), to: uint64(from + n)})
 }
 
@@ -217,10 +219,13 @@ func (l *Link) GrowStaging(memory fabric.Memory, size int) {
 	l.ShrinkLater()
 }
 
-// shrinkStaging has what is staged from now on go to the first area, and returns how many bytes that will free.
-func (s *staging) shrink() (freed int) {
+// shrinkStaging has what is staged from now on go to the first area, and returns how many bytes that will free. A probe
+// completes what was not signaled.
+func (l *Link) shrinkStaging() (freed int) {
+	s := &l.send.staging
 	for _, a := range s.areas[1:] {
 		freed += a.ring.Size()
+		l.alive.due = l.alive.due || a.ring.Len() > 0
 	}
 	s.in = s.areas[0]
 	return freed

@@ -36,6 +36,15 @@ func (b *sendWindow) limit() int {
 	return b.most
 }
 
+// unsignaled is how many bytes may be under way without a completion to come: beside conversations half a message, for
+// there the window is about as long as the way.
+func (b *sendWindow) unsignaled() int {
+	if b.posted < b.alone {
+		return Worthwhile / 2
+	}
+	return b.most / 4
+}
+
 // maySend reports whether n bytes more may be posted. If no work request under way is signaled
 // they may, since no completion would come to wait for.
 func (b *sendWindow) maySend(n int) bool {
