@@ -103,6 +103,7 @@ struct rn_queue {
 	struct rn_ibv_sge *recv_sge;
 	int recv_count;
 	int recv_next;
+	int polled; // entries of wc that may hold what the last poll has found
 };
 
 // rn_queue_new allocates a queue, to be freed with free; NULL if there is no

@@ -99,6 +99,7 @@ var onCards = []row{
 	{command, "hns-direct-wqe", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
 	{command, "no-queue-pair", "TestDoctorSendsMessagesOverRDMA$", 3, nil},
 	{command, "removed", "TestDoctorSendsMessagesOverRDMA$", 2, nil},
+	{verbs, "status-unset", "TestFailureWithoutAStatusIsNoSuccess$", 1, nil},
 	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
 }
 

@@ -352,6 +352,19 @@ func TestWrongLengthIsFoundOutAtOnce(t *testing.T) {
 	}
 }
 
+// A provider may leave the status of a request that has failed as it was, which is that of one before.
+func TestFailureWithoutAStatusIsNoSuccess(t *testing.T) {
+	onCardWith(t, "status-unset")
+	a, b := pair(t)
+	target := register(t, b, 4096, fabric.RemoteWrite)
+	wr := fabric.WorkRequest{Op: fabric.Write, Data: []byte("x"), Signaled: true, RemoteAddr: target.Addr(), RKey: target.RKey()}
+	post(t, a, wr)
+	require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
+	wr.RKey++
+	post(t, a, wr)
+	assert.NotEqual(t, fabric.OK, poll(t, a, 1)[0].Status)
+}
+
 // An idle connection is probed, and lives on, also on a card that loads what a write of nothing might
 // write, or checks the key of where.
 func TestProbesNameMemoryOfThePeer(t *testing.T) {

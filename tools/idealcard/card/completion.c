@@ -145,6 +145,7 @@ static inline struct completion *first(struct ring *r, uint64_t now)
 // report fills what verbs define: of a failed request that is little, so the rest is garbage.
 static inline void report(const struct completion *e, struct ibv_wc *wc)
 {
+	enum ibv_wc_status before = wc->status;
 	*wc = (struct ibv_wc){.wr_id = e->wr_id, .status = e->status, .qp_num = e->qp_num};
 	if (likely(e->status == IBV_WC_SUCCESS)) {
 		wc->opcode = e->opcode;
@@ -155,6 +156,8 @@ static inline void report(const struct completion *e, struct ibv_wc *wc)
 		wc->slid = e->slid;
 		return;
 	}
+	if (forgets_status(e))
+		wc->status = before;
 	wc->vendor_err = 0x1d;
 	wc->opcode = 0x5555;
 	wc->byte_len = wc->imm_data = wc->src_qp = wc->wc_flags = 0x55555555;

@@ -78,3 +78,10 @@ const struct ibv_send_wr *spoil(struct queue_pair *q, const struct ibv_send_wr *
 		return replaced(q, wr, loaded);
 	return wr;
 }
+
+// forgets_status reports whether what is reported of a request that has failed has no status: irdma before
+// 7f9761eb5, irdma_process_cqe, sets it if the request was flushed.
+bool forgets_status(const struct completion *e)
+{
+	return has(card_of(e->qp->ibv.context), STATUS_UNSET) && e->status != IBV_WC_WR_FLUSH_ERR;
+}

@@ -42,7 +42,8 @@
 	MANNER(INLINE_GRANTED, "inline-granted") \
 	MANNER(BNXT_RE_PUSH, "bnxt_re-push") \
 	MANNER(STALE_LENGTH, "stale-length") \
-	MANNER(HNS_DIRECT_WQE, "hns-direct-wqe")
+	MANNER(HNS_DIRECT_WQE, "hns-direct-wqe") \
+	MANNER(STATUS_UNSET, "status-unset")
 
 #define MANNER_NUMBER(number, name) number,
 enum manner { MANNERS(MANNER_NUMBER) };
