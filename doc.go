@@ -74,7 +74,8 @@
 // Where device, library and kernel can, this package lets the device write to that memory in
 // another order than the bytes have arrived in (PCI's relaxed ordering). Many hosts reach their
 // full bandwidth only so. Where it is slower instead, set the environment variable
-// RINGNET_RELAXED_ORDERING=off.
+// RINGNET_RELAXED_ORDERING=off. Providers of rdma-core are known that garble inline data, and are gone
+// round. For another one there is RINGNET_INLINE=off, or a number of bytes up to 220.
 //
 // # Waiting
 //

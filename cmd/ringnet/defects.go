@@ -17,6 +17,9 @@ func (d *diagnosis) checkDefects(devices []host.Device) {
 		name, _ := host.Root.Provider(device)
 		for _, x := range l.Defects(device, equal) {
 			f := finding{Subject: device.Name, Status: note, What: fmt.Sprintf("this rdma-core (%v; %s) %s", l.Version, packages, x.What)}
+			if x.Detour != "" {
+				f.What += "; ringnet goes round it: " + x.Detour
+			}
 			if fix := x.Fix(l.Version); fix != "" {
 				f.Mend = host.Root.Install(name) + "   # " + fix
 			}

@@ -27,7 +27,8 @@ type info struct {
 
 type deviceInfo struct {
 	host.Device
-	Addresses map[string][]string `json:"addresses"` // by network interface
+	Addresses map[string][]string `json:"addresses"`         // by network interface
+	Detours   []string            `json:"detours,omitempty"` // round defects of rdma-core
 }
 
 // libraryInfo is what there is of rdma-core.
@@ -70,13 +71,20 @@ func newReason(r ringnet.Reason) reason {
 func (infoCommand) Run(s *streams) error {
 	i := info{Devices: []deviceInfo{}, Memory: readMemory()}
 	for _, d := range host.Root.Devices() {
-		i.Devices = append(i.Devices, deviceInfo{d, addresses(d)})
+		i.Devices = append(i.Devices, deviceInfo{Device: d, Addresses: addresses(d)})
 	}
 	var err error
 	if i.Auto, err = offers(); err != nil {
 		return err
 	}
 	l := host.Root.Libraries() // which offers has loaded, if there is a device
+	for n, d := range i.Devices {
+		for _, x := range l.Defects(d.Device, false) {
+			if x.Detour != "" {
+				i.Devices[n].Detours = append(i.Devices[n].Detours, x.Detour)
+			}
+		}
+	}
 	i.Library = libraryInfo{Path: l.Path, Providers: l.Providers, Packages: host.Root.Packages()}
 	if l.Version != (host.Version{}) {
 		i.Library.Version = l.Version.String()
@@ -93,7 +101,8 @@ var infoText = template.Must(template.New("").Funcs(template.FuncMap{
 }).Parse(`
 {{- range $d := .Devices}}
 {{- .Name}}{{with .Driver}}, driver {{.}}{{end}}{{with .Firmware}}, firmware {{.}}{{end}}{{if .IWARP}}, iWARP, which ringnet refuses{{end}}
-{{range .Ports}}  port {{.Number}} is {{.State}}: {{.LinkLayer}}, {{.Rate}}
+{{range .Detours}}  round a defect of this rdma-core: {{.}}
+{{end}}{{range .Ports}}  port {{.Number}} is {{.State}}: {{.LinkLayer}}, {{.Rate}}
 {{range .Interfaces}}    on {{.Name}} with an MTU of {{.MTU}}{{with .RoCEMTU}} (RoCE: {{.}}){{end}}{{with index $d.Addresses .Name}}: {{list .}}{{end}}
 {{end}}{{range .GIDs}}    GID {{.Index}}: {{.GID}}, {{.Type}}
 {{end}}{{end}}{{else}}no RDMA device

@@ -41,6 +41,50 @@ func TestDoctorSendsMessagesOverRDMA(t *testing.T) {
 	})
 }
 
+// Where driver and release are known to have a defect, messages come all the same, and doctor and info say how. By
+// RINGNET_INLINE a user decides otherwise, or helps where they are not known.
+func TestDoctorGoesRoundDefectsOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		device := os.Getenv("SOFTROCE_DEVICE")
+		says, ok := map[string]string{"bnxt_re-push": "it sends nothing inline", "hns-direct-wqe": "it posts each request alone"}[os.Getenv("IDEAL_MANNERS")]
+		if !ok {
+			t.Skip("it is for tools/idealcard -manners bnxt_re-push -rdma-core 50.0")
+		}
+		come := func(d diagnosis) bool {
+			return d.find(t, func(f finding) bool {
+				return strings.HasPrefix(f.Subject, device) && strings.Contains(f.What, "as they are sent")
+			}).Status == good
+		}
+		d := doctor(t, "")
+		require.True(t, come(d), "%+v", d.Findings)
+		require.False(t, d.FallsBack)
+		f := d.find(t, func(f finding) bool {
+			return f.Subject == device && strings.Contains(f.What, "ringnet goes round it: "+says)
+		})
+		require.Equal(t, note, f.Status)
+		out, err := commandProcess("info").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), says)
+		if says == "it sends nothing inline" {
+			require.False(t, come(doctor(t, "RINGNET_INLINE=96")))
+		}
+	})
+}
+
+// A provider that is not known to garble inline data does not do it to who sends none.
+func TestDoctorSendsNothingInlineWhereThatIsSwitchedOffOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		if os.Getenv("IDEAL_MANNERS") != "bnxt_re-push" {
+			t.Skip("it is for tools/idealcard -manners bnxt_re-push")
+		}
+		d := doctor(t, "RINGNET_INLINE=off")
+		require.False(t, d.FallsBack, "%+v", d.Findings)
+		doctor(t, "RINGNET_INLINE=foo").requireBad(t, "rdma", `RINGNET_INLINE is "foo": want 1 to 220, in bytes, or off`, "")
+	})
+}
+
 func TestMessagesThatComeDecide(t *testing.T) {
 	port := host.Port{Number: 1}
 	before := []finding{{Subject: "mlx5_0 port 1", Status: bad, Code: lib.ReasonNoDevice}, {Subject: "locked memory", Status: bad, Code: lib.ReasonLockedMemory}}

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// inlineSlot is how many bytes a send has for inline data, in memory that is registered.
-const inlineSlot = 256
+// MaxInline is how many bytes a send has at most for inline data, in memory that is registered.
+const MaxInline = 220
 
 // How many bytes an entry takes in the queues of mlx5, whose lengths are powers of two: a
 // send with that much inline, a receive of one piece, a completion (mlx5_calc_send_wqe and
@@ -24,7 +24,7 @@ const PageSize = 4 << 10
 // take, with what is copied to them. They are counted as mlx5 lays them out. For its cards (NVIDIA's ConnectX-4 and
 // later) this is an upper bound; other drivers may take somewhat more, or less, or none.
 func DeviceQueues(sends, receives int) int {
-	return Pages(sends*inlineSlot) +
+	return Pages(sends*MaxInline) +
 		Pages(powerOfTwo(sends)*sendSlot) +
 		Pages(powerOfTwo(receives)*recvSlot) +
 		Pages(powerOfTwo(sends+receives+1)*completionSlot) +

@@ -66,7 +66,9 @@ func (m CM) ports(nameOf func(device string) string) (all [][]netip.Addr) {
 }
 
 // deviceName is the name of the device that an id is bound to.
-func deviceName(cm cmID) string { return C.GoString(&cm.verbs.device.name[0]) }
+func deviceName(cm cmID) string { return contextName(cm.verbs) }
+
+func contextName(ctx deviceContext) string { return C.GoString(&ctx.device.name[0]) }
 
 // port is a port of a device.
 type port struct {

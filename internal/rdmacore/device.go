@@ -22,12 +22,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/provider"
 )
 
 type deviceContext = *C.struct_rn_ibv_context
 
 // devices are the devices that have been used.
 type devices struct {
+	inline  int              // what inlineLimit has read
+	library provider.Version // see goRound
+
 	mu sync.Mutex // guards of
 	of map[deviceContext]*device
 }
@@ -42,10 +46,13 @@ type device struct {
 	opening sync.Mutex // guards users and, until there are users, what follows
 	users   int
 	attr    C.struct_rn_ibv_device_attr
+	most    int           // bytes of inline data
+	alone   bool          // each request is posted alone
 	file    *os.File      // a duplicate of the context's async_fd
 	done    chan struct{} // closed when the goroutine has ended
 
-	mu         sync.Mutex // guards the maps
+	mu         sync.Mutex    // guards the maps
+	granted    map[shape]int // inline data
 	queuePairs map[*QueuePair]struct{}
 	byElement  map[uint64]*QueuePair // by the addresses of it and of its completion queue
 }
@@ -59,6 +66,7 @@ func (s *devices) acquire(ctx deviceContext) (*device, error) {
 		return nil, deadError(ctx)
 	}
 	if d.users == 0 {
+		d.goRound(s.inline, s.library)
 		if err := d.open(); err != nil {
 			return nil, err
 		}
@@ -72,7 +80,7 @@ func (s *devices) find(ctx deviceContext) *device {
 	defer s.mu.Unlock()
 	d := s.of[ctx]
 	if d == nil {
-		d = &device{ctx: ctx, queuePairs: make(map[*QueuePair]struct{}), byElement: make(map[uint64]*QueuePair)}
+		d = &device{ctx: ctx, granted: make(map[shape]int), queuePairs: make(map[*QueuePair]struct{}), byElement: make(map[uint64]*QueuePair)}
 		if s.of == nil {
 			s.of = make(map[deviceContext]*device)
 		}
@@ -108,8 +116,12 @@ func (d *device) open() error {
 		syscall.Close(fd)
 		return os.NewSyscallError("fcntl", err)
 	}
-	d.gone.Store(false) // perhaps another device's context was at this address before
-	d.drain(0)          // drop events from before it was opened: no queue pair is attached
+	if d.gone.Swap(false) { // another device's context was at this address before
+		d.mu.Lock()
+		clear(d.granted)
+		d.mu.Unlock()
+	}
+	d.drain(0) // drop events from before it was opened: no queue pair is attached
 	d.file = os.NewFile(uintptr(fd), "ibv_async_event")
 	raw, err := d.file.SyscallConn()
 	if err != nil {

@@ -83,7 +83,7 @@ var errKept = errors.New("the device is back, but the rdma-core of this process 
 // deadError is the failure to open a device whose context is dead.
 func deadError(ctx deviceContext) error {
 	err := removedError("ibv_query_device")
-	if isBack(sysInfiniband, "/dev/infiniband", C.GoString(&ctx.device.name[0]), int(ctx.cmd_fd)) {
+	if isBack(sysInfiniband, "/dev/infiniband", contextName(ctx), int(ctx.cmd_fd)) {
 		return fmt.Errorf("%w: %w", err, errKept)
 	}
 	return err

@@ -21,6 +21,7 @@ import (
 	"unsafe"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/provider"
 )
 
 // sysInfiniband has a folder for each RDMA device of this host.
@@ -64,6 +65,10 @@ func open(ibverbs, rdmacm string) (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	inline, err := inlineLimit(os.Getenv(inlineEnv))
+	if err != nil {
+		return nil, err
+	}
 	if err := checkLocks(); err != nil {
 		return nil, err
 	}
@@ -77,7 +82,17 @@ func open(ibverbs, rdmacm string) (*manager, error) {
 	if rc := C.rn_create_event_channel(&channel); rc != 0 {
 		return nil, unavailable(syscallError("rdma_create_event_channel", rc))
 	}
-	return newManager(channel, relaxed)
+	m, err := newManager(channel, relaxed)
+	if err == nil {
+		m.devices.inline, m.devices.library = inline, libraryVersion()
+	}
+	return m, err
+}
+
+// libraryVersion is that of the rdma-core that load has loaded.
+func libraryVersion() provider.Version {
+	path, _ := filepath.EvalSymlinks(C.GoString(C.rn_library()))
+	return provider.VersionOf(path)
 }
 
 // relaxedOrdering reports whether a device may write bytes to memory in another order

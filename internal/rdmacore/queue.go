@@ -135,6 +135,9 @@ func (q *QueuePair) newQueue(made **Queue, cq *C.struct_rn_ibv_cq, o QueueOption
 	if c == nil {
 		return os.NewSyscallError("calloc", syscall.ENOMEM)
 	}
+	if q.device.alone {
+		c.alone = 1
+	}
 	*made = &Queue{
 		Sends:  unsafe.Slice((*SendWR)(unsafe.Pointer(c.send)), o.Sends),
 		SGEs:   unsafe.Slice((*SGE)(unsafe.Pointer(c.send_sge)), o.Sends),

@@ -29,15 +29,6 @@ const (
 	UD Type = C.RN_IBV_QPT_UD
 )
 
-// MaxInline is how much inline data a queue pair has at most, in bytes. More would make every slot of
-// the send queue larger for little gain: copying by the CPU stops being cheaper than a DMA read around
-// there.
-const MaxInline = 256
-
-// inlineSizes are the sizes of inline data to ask for, in bytes, the largest first. 220 is what
-// perftest asks for; qedr takes 128, irdma 101, bnxt_re 96.
-var inlineSizes = [...]int{MaxInline, 220, 128, 101, 96, 64, 48, 32, 0}
-
 // QueuePair is a queue pair with its protection domain, completion channel, completion queues and
 // registered memory. It is made in this order, by one goroutine: OpenDevice, CreateCompletionQueue,
 // Create, and NewQueue. Close undoes whatever of that there is. Until Create there is nothing but
@@ -139,8 +130,7 @@ func (q *QueuePair) createCQ(depth int, channel *C.struct_rn_ibv_comp_channel, v
 	return nil
 }
 
-// Create makes the queue pair, with as much inline data as the device takes. Most providers
-// refuse more without asking the kernel (docs/verbs.md), so no connection remembers what it was.
+// Create makes the queue pair, with as much inline data as the device takes.
 //
 // A provider that cannot make what it is asked for fails with any errno, or with none, and does not
 // tell its limit. If no try succeeds, the error is that of a queue pair without inline data.
@@ -150,7 +140,8 @@ func (q *QueuePair) Create(t Type, sends, recvs int) error {
 		sendCQ = q.sendCQ
 	}
 	var err error
-	for _, inline := range inlineSizes {
+	s, isLimit := shape{t, sends, recvs}, true
+	for _, inline := range q.device.sizesFor(s) {
 		wanted := C.struct_rn_ibv_qp_cap{
 			max_send_wr:     C.uint32_t(sends),
 			max_recv_wr:     C.uint32_t(recvs),
@@ -161,12 +152,16 @@ func (q *QueuePair) Create(t Type, sends, recvs int) error {
 		rc := C.rn_create_qp(q.pd, C.uint(t), sendCQ, q.cq, &wanted, &q.qp)
 		if rc == 0 {
 			q.inline = min(int(wanted.max_inline_data), inline) // less may be granted, and what is more was not asked for
+			if isLimit {
+				q.device.grants(s, inline)
+			}
 			q.device.attach(q)
 			return nil
 		}
 		if err = q.device.memoryError("ibv_create_qp", rc, sends*64+recvs*16); errors.Is(err, fabric.ErrDeviceRemoved) {
 			return err
 		}
+		isLimit = isLimit && !IsShortage(err)
 	}
 	return err
 }

@@ -1,6 +1,8 @@
 // The calls into rdma-core: libraries opened at run time, one wrapper per
 // call, and the data path.
 
+#define _GNU_SOURCE // for dladdr
+
 #include "shim.h"
 #include "functions.h"
 
@@ -58,6 +60,12 @@ const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened)
 	// itself. Newer rdma-core does nothing where the kernel copies on fork.
 	lib.ibv_fork_init();
 	return NULL;
+}
+
+const char *rn_library(void)
+{
+	Dl_info found;
+	return dladdr((void *)lib.ibv_create_qp, &found) ? found.dli_fname : NULL;
 }
 
 // failed is the errno of a call that has failed, or EINVAL if the provider has set none.
@@ -470,7 +478,7 @@ int rn_post_send(uintptr_t queue, int n)
 	// A request without data is the first of a post: behind another one, bnxt_re's provider before 68f59cd6b gives it
 	// the length of that.
 	for (int first = 0, end; first < n && !rc; first = end) {
-		for (end = first + 1; end < n && q->send[end].num_sge; end++)
+		for (end = first + 1; end < n && !q->alone && q->send[end].num_sge; end++)
 			;
 		rc = post_some(q, first, end);
 	}

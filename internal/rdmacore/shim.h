@@ -11,6 +11,9 @@
 // twice at once.
 const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened);
 
+// rn_library is the path of libibverbs as it was loaded, or NULL.
+const char *rn_library(void);
+
 // The connection manager.
 
 int rn_create_event_channel(struct rn_rdma_event_channel **channel);
@@ -103,6 +106,7 @@ struct rn_queue {
 	struct rn_ibv_sge *recv_sge;
 	int recv_count;
 	int recv_next;
+	int alone;  // each request has a post of its own
 	int polled; // entries of wc that may hold what the last poll has found
 };
 

@@ -26,6 +26,7 @@ const (
 	ringnet = "."
 	rconn   = "rconn"
 	verbs   = "internal/fabric/verbs"
+	core    = "internal/rdmacore"
 	ud      = "rdmaudp/internal/ud" // of another module, as is
 	command = "cmd/ringnet"
 )
@@ -94,9 +95,14 @@ var onCards = []row{
 	{verbs, "relaxed-ordering", "TestBytesMayComeInAnyOrderBeforeTheCompletion$", 1, nil},
 	{verbs, "removed", "TestNothingStaysOfACardThatIsGone$", 1, nil},
 	{ud, "", "TestDatagramsRecvQueue$", 1, []string{"-latency", "1ms"}},
-	{command, "bnxt_re-push", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
+	{command, "bnxt_re-push", "TestDoctorSends(Messages|NothingInlineWhereThatIsSwitchedOff)OverRDMA$", 1, nil},
 	{command, "stale-length", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
 	{command, "hns-direct-wqe", "TestDoctorSendsMessagesOverRDMA$", 1, nil},
+	{command, "bnxt_re-push", "TestDoctorGoesRoundDefectsOverRDMA$", 1, []string{"-rdma-core", "50.0"}},
+	{command, "hns-direct-wqe", "TestDoctorGoesRoundDefectsOverRDMA$", 1, []string{"-rdma-core", "50.0"}},
+	{rconn, "bnxt_re-push", some, 1, []string{"-rdma-core", "50.0"}},
+	{rconn, "hns-direct-wqe", some, 1, []string{"-rdma-core", "50.0"}},
+	{core, "bnxt_re", "TestWhatACardGrantsIsRemembered$", 2, nil},
 	{command, "no-queue-pair", "TestDoctorSendsMessagesOverRDMA$", 3, nil},
 	{command, "removed", "TestDoctorSendsMessagesOverRDMA$", 2, nil},
 	{verbs, "status-unset", "TestFailureWithoutAStatusIsNoSuccess$", 1, nil},
@@ -119,7 +125,7 @@ func TestManners(t *testing.T) {
 		first += rand.IntN(1e6)
 	}
 	programs := map[string]string{}
-	for _, in := range []string{ringnet, rconn, verbs, ud, command} {
+	for _, in := range []string{ringnet, rconn, verbs, core, ud, command} {
 		programs[in] = buildTests(t, in)
 	}
 	tried := map[string]bool{}

@@ -145,7 +145,7 @@ func TestShortageIsNoLimitOfTheCard(t *testing.T) {
 
 	less, err := second.Open(deep())
 	require.NoError(t, err)
-	assert.Equal(t, 48, less.Inline)
+	assert.Equal(t, 96, less.Inline)
 	assert.Equal(t, 128, less.SendQueue)
 
 	_, err = dialed(t, f, l.Addr()).Open(deep())

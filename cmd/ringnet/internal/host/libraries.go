@@ -5,23 +5,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/ringnet/ringnet/internal/provider"
 )
 
-// Version is one of rdma-core: 50.4 is {50, 4}. The zero Version is not known.
-type Version struct{ Major, Minor int }
-
-func (v Version) String() string {
-	if v == (Version{}) {
-		return "of an unknown version"
-	}
-	return strconv.Itoa(v.Major) + "." + strconv.Itoa(v.Minor)
-}
-
-func (v Version) less(w Version) bool {
-	return v.Major < w.Major || v.Major == w.Major && v.Minor < w.Minor
-}
+// Version is one of rdma-core.
+type Version = provider.Version
 
 // Libraries are rdma-core's, as this process has them.
 type Libraries struct {
@@ -31,7 +21,7 @@ type Libraries struct {
 }
 
 var (
-	ibverbsFile  = regexp.MustCompile(`/libibverbs\.so\.1(?:\.\d+\.(\d+)\.(\d+))?`) // behind the version of its interface that of rdma-core
+	ibverbsFile  = regexp.MustCompile(`/libibverbs\.so\.1(\.[\d.]+)?$`)
 	providerFile = regexp.MustCompile(`/lib(\w+)-rdmav\d+\.so$`)
 )
 
@@ -59,10 +49,8 @@ func (t Tree) Libraries() Libraries {
 }
 
 func (l *Libraries) add(path string) {
-	if m := ibverbsFile.FindStringSubmatch(path); m != nil && l.Path == "" {
-		l.Path = path
-		l.Version.Major, _ = strconv.Atoi(m[1])
-		l.Version.Minor, _ = strconv.Atoi(m[2])
+	if ibverbsFile.MatchString(path) && l.Path == "" {
+		l.Path, l.Version = path, provider.VersionOf(path)
 	}
 	if m := providerFile.FindStringSubmatch(path); m != nil && l.Providers[m[1]] == "" {
 		l.Providers[m[1]] = path

@@ -1,0 +1,90 @@
+//go:build linux && cgo
+
+package rdmacore
+
+// How much inline data queue pairs have.
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/ringnet/ringnet/internal/provider"
+)
+
+// MaxInline is how much inline data a queue pair has at most, in bytes. Cards of NVIDIA take requests of up to 256 bytes,
+// which that much makes, when they are posted alone, from the processor itself (BlueFlame: post_send_db in rdma-core's
+// providers/mlx5/qp.c); a longer one costs the copy, and a fetch by the card. More would also make every slot of the send
+// queue larger, where copying by the processor stops being cheaper than that fetch.
+const MaxInline = 220
+
+// inlineSizes are the sizes of inline data to ask for, in bytes, the largest first: qedr takes 128, irdma 101,
+// bnxt_re 96.
+var inlineSizes = [...]int{MaxInline, 128, 101, 96, 64, 48, 32, 0}
+
+const inlineEnv = "RINGNET_INLINE"
+
+// noInline is the limit of who wants none; 0 is that of who has set no limit.
+const noInline = -1
+
+// inlineLimit reads the value of inlineEnv: how much inline data a queue pair has at most.
+func inlineLimit(value string) (int, error) {
+	switch value {
+	case "":
+		return 0, nil
+	case "off":
+		return noInline, nil
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > MaxInline {
+		return 0, fmt.Errorf("the environment variable %s is %q: want 1 to %d, in bytes, or off", inlineEnv, value, MaxInline)
+	}
+	return n, nil
+}
+
+// shape is what a device's limit of inline data depends on.
+type shape struct {
+	kind         Type
+	sends, recvs int
+}
+
+// sizesFor are the sizes of inline data to ask for: from what the device has granted for such a queue pair on, so that
+// it refuses more once in a process. Newest bnxt_re's kernel logs each refusal.
+func (d *device) sizesFor(s shape) (sizes []int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	most, known := d.granted[s]
+	if !known {
+		most = d.most
+	}
+	sizes = append(sizes, most)
+	for _, n := range inlineSizes {
+		if n < most {
+			sizes = append(sizes, n)
+		}
+	}
+	return sizes
+}
+
+// grants remembers the size that the device has taken.
+func (d *device) grants(s shape, size int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.granted[s] = size
+}
+
+// goRound decides what the device is used without, by its driver and the version of rdma-core. The limit of inline
+// data that a user has set counts for more.
+func (d *device) goRound(limit int, library provider.Version) {
+	driver, _ := os.Readlink(filepath.Join(sysInfiniband, contextName(d.ctx), "device/driver"))
+	detour := provider.DetourOf(filepath.Base(driver), library)
+	d.alone = detour.Batch
+	d.most = MaxInline
+	switch {
+	case limit != 0:
+		d.most = max(limit, 0)
+	case detour.Inline:
+		d.most = 0
+	}
+}

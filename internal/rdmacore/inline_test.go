@@ -1,0 +1,53 @@
+//go:build linux && cgo
+
+package rdmacore
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/testing/rdmatest"
+)
+
+func TestInlineLimitIsThatOfTheEnvironment(t *testing.T) {
+	for value, want := range map[string]int{"": 0, "off": noInline, "1": 1, "96": 96, "220": 220} {
+		got, err := inlineLimit(value)
+		require.NoError(t, err, value)
+		assert.Equal(t, want, got, value)
+	}
+	for _, value := range []string{"0", "-1", "221", "on", "96B", " 96"} {
+		_, err := inlineLimit(value)
+		assert.EqualError(t, err, fmt.Sprintf("the environment variable RINGNET_INLINE is %q: want 1 to 220, in bytes, or off", value))
+	}
+}
+
+// A device is asked for more than it takes once, for each kind and depth of queue pairs.
+func TestWhatADeviceGrantsIsRemembered(t *testing.T) {
+	d := &device{most: MaxInline, granted: make(map[shape]int)}
+	link, other := shape{RC, 128, 267}, shape{RC, 8192, 267}
+	assert.Equal(t, inlineSizes[:], d.sizesFor(link))
+	d.grants(link, 96)
+	assert.Equal(t, []int{96, 64, 48, 32, 0}, d.sizesFor(link))
+	assert.Equal(t, inlineSizes[:], d.sizesFor(other))
+	d.grants(other, 0)
+	assert.Equal(t, []int{0}, d.sizesFor(other))
+	d.most = 100
+	assert.Equal(t, []int{100, 96, 64, 48, 32, 0}, d.sizesFor(shape{UD, 128, 267}))
+}
+
+func TestWhatACardGrantsIsRemembered(t *testing.T) {
+	rdmatest.OnCardWith(t, "bnxt_re")
+	m, addr := onDevice(t)
+	id, err := m.Bind(addr)
+	require.NoError(t, err)
+	q := &QueuePair{ID: id}
+	defer q.Close()
+	require.NoError(t, q.OpenDevice())
+	require.NoError(t, q.CreateCompletionQueue(32))
+	require.NoError(t, q.Create(RC, 16, 16))
+	require.Equal(t, 96, q.Inline())
+	assert.Equal(t, []int{96, 64, 48, 32, 0}, q.device.sizesFor(shape{RC, 16, 16}))
+}
