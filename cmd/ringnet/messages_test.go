@@ -85,6 +85,18 @@ func TestDoctorSendsNothingInlineWhereThatIsSwitchedOffOverRDMA(t *testing.T) {
 	})
 }
 
+// rdma-core before v30 opens the first of the devices that have the same node GUID.
+func TestDoctorFindsEqualGUIDsOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		if os.Getenv("IDEAL_MANNERS") != "equal-guids" {
+			t.Skip("it is for tools/idealcard -manners equal-guids -rdma-core 28.0")
+		}
+		f := doctor(t, "").find(t, func(f finding) bool { return f.Subject == "two0" && strings.Contains(f.What, "the same node GUID") })
+		require.Contains(t, f.Mend, "rdma-core 30.0")
+	})
+}
+
 func TestMessagesThatComeDecide(t *testing.T) {
 	port := host.Port{Number: 1}
 	before := []finding{{Subject: "mlx5_0 port 1", Status: bad, Code: lib.ReasonNoDevice}, {Subject: "locked memory", Status: bad, Code: lib.ReasonLockedMemory}}

@@ -229,7 +229,8 @@ struct rn_rdma_cm_id { // partial
 	struct rn_ibv_qp *qp;
 	struct sockaddr_storage src; // route.addr.src_storage
 	struct sockaddr_storage dst; // route.addr.dst_storage
-	uint64_t reserved_0[5]; // route.addr.addr
+	uint64_t sgid[2]; // route.addr.addr.ibaddr.sgid
+	uint64_t reserved_0[3];
 	void *path_rec; // route.path_rec
 	int num_paths; // route.num_paths
 	int reserved_1;

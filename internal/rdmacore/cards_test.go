@@ -53,8 +53,7 @@ func TestTheInterfaceOfAPortIsThatOfTheAddress(t *testing.T) {
 		{"2001:0db8:0000:0000:0000:0000:0000:0007", "eth0.7"},
 	} {
 		for dir, text := range map[string]string{"gids": gid.gid, "gid_attrs/ndevs": gid.ifi} {
-			require.NoError(t, os.MkdirAll(filepath.Join(port, dir), 0o700))
-			require.NoError(t, os.WriteFile(filepath.Join(port, dir, strconv.Itoa(i)), []byte(text+"\n"), 0o600))
+			writeFile(t, text, port, dir, strconv.Itoa(i))
 		}
 	}
 	for address, want := range map[string]string{
@@ -63,4 +62,12 @@ func TestTheInterfaceOfAPortIsThatOfTheAddress(t *testing.T) {
 	} {
 		assert.Equal(t, want, interfaceOf(port, netip.MustParseAddr(address)), address)
 	}
+}
+
+// writeFile writes a file of /sys, and makes its folder.
+func writeFile(t *testing.T, text string, path ...string) {
+	t.Helper()
+	name := filepath.Join(path...)
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o700))
+	require.NoError(t, os.WriteFile(name, []byte(text+"\n"), 0o600))
 }

@@ -67,8 +67,8 @@ type sleep struct {
 func (q *QueuePair) IsOpen() bool { return q.device != nil }
 
 // OpenDevice makes what does not depend on the queues, at the device that the ID is bound to. The
-// error is net.ErrClosed after Close, and EINVAL if the ID is bound to no device, or it has been
-// opened.
+// error is net.ErrClosed after Close, EINVAL if the ID is bound to no device, or it has been
+// opened, and errors.ErrUnsupported if that is another device than has its address.
 func (q *QueuePair) OpenDevice() (err error) {
 	cm := q.ID.cm
 	if cm == nil {
@@ -76,6 +76,9 @@ func (q *QueuePair) OpenDevice() (err error) {
 	}
 	if cm.verbs == nil || q.device != nil {
 		return fmt.Errorf("open: %w", syscall.EINVAL)
+	}
+	if err = q.ID.manager.devices.checkDevice(cm); err != nil {
+		return err
 	}
 	if q.device, err = q.ID.manager.devices.acquire(cm.verbs); err != nil {
 		return err

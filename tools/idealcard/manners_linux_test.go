@@ -105,6 +105,8 @@ var onCards = []row{
 	{core, "bnxt_re", "TestWhatACardGrantsIsRemembered$", 2, nil},
 	{command, "no-queue-pair", "TestDoctorSendsMessagesOverRDMA$", 3, nil},
 	{command, "removed", "TestDoctorSendsMessagesOverRDMA$", 2, nil},
+	{core, "equal-guids", "TestDeviceThatDoesNotHaveTheAddressIsRefused$", 1, []string{"-fabric", "../../tools/idealcard/fabrics/two-cards.json"}},
+	{command, "equal-guids", "TestDoctorFindsEqualGUIDsOverRDMA$", 1, []string{"-rdma-core", "28.0", "-fabric", "../../tools/idealcard/fabrics/two-cards.json"}},
 	{verbs, "status-unset", "TestFailureWithoutAStatusIsNoSuccess$", 1, nil},
 	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
 }

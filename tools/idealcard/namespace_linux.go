@@ -36,7 +36,11 @@ func describe(dir string, f *cardFabric, host int) error {
 			continue
 		}
 		files[c.Name+"/node_type"] = "1: CA"
-		files[c.Name+"/node_guid"] = fmt.Sprintf("0000:0000:0001:%04x", 0xdea1+i*16)
+		guid := i
+		if slices.Contains(c.Manners, "equal-guids") {
+			guid = 0
+		}
+		files[c.Name+"/node_guid"] = fmt.Sprintf("0000:0000:0001:%04x", 0xdea1+guid*16)
 		for j, p := range c.Ports {
 			at := fmt.Sprintf("%s/ports/%d/", c.Name, j+1)
 			guid := uint64(0x1dea1 + i*16 + 1 + j)

@@ -122,15 +122,25 @@ static bool find_port_among(const struct sockaddr *a, struct found *f, bool may_
 
 bool find_port(const struct sockaddr *a, struct found *f) { return find_port_among(a, f, false) || find_port_among(a, f, true); }
 
+// opened is the card that librdmacm opens for one: before 28da4a8de ucma_get_device takes the first with its node GUID.
+static struct card *opened(struct card *c)
+{
+	for (int i = 0; has(c, EQUAL_GUIDS) && i < fabric->cards; i++)
+		if (has(&fabric->card[i], EQUAL_GUIDS) && has_card(&fabric->card[i]))
+			return &fabric->card[i];
+	return c;
+}
+
 void set_device(struct identifier *i)
 {
 	static struct ibv_context *contexts[CARDS]; // of this process
 	struct found f;
 	if (!find_port(source(i), &f) || !has_card(f.card))
 		return;
-	struct ibv_context **c = &contexts[f.card - fabric->card];
+	struct card *card = opened(f.card);
+	struct ibv_context **c = &contexts[card - fabric->card];
 	if (!*c || (impaired() && is_cut_off(*c)))
-		*c = open_context(f.card);
+		*c = open_context(card);
 	i->ibv.verbs = *c;
 	i->ibv.port_num = f.number;
 	i->source_gid = f.gid;

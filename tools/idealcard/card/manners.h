@@ -43,7 +43,8 @@
 	MANNER(BNXT_RE_PUSH, "bnxt_re-push") \
 	MANNER(STALE_LENGTH, "stale-length") \
 	MANNER(HNS_DIRECT_WQE, "hns-direct-wqe") \
-	MANNER(STATUS_UNSET, "status-unset")
+	MANNER(STATUS_UNSET, "status-unset") \
+	MANNER(EQUAL_GUIDS, "equal-guids")
 
 #define MANNER_NUMBER(number, name) number,
 enum manner { MANNERS(MANNER_NUMBER) };
