@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -103,6 +104,19 @@ func TestPortThatGoesDownIsProbed(t *testing.T) {
 		_, err := c.Read(make([]byte, 1))
 		requireDead(t, err)
 		require.Equal(t, 2*time.Second+ackLimit, time.Since(down))
+	})
+}
+
+func TestConnectionWhoseHardwareAddressChangesIsProbedAtOnce(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, _ := v.connect(t, &rconntest.Config{KeepAlive: -1}, &rconntest.Config{KeepAlive: -1})
+		for n := range int64(2) {
+			v.endpoint(c).Fail(fabric.ErrAddressChanged)
+			synctest.Wait()
+			require.EqualValues(t, n+1, c.Link().Probes)
+			time.Sleep(time.Minute)
+			require.EqualValues(t, n+1, c.Link().Probes)
+		}
 	})
 }
 

@@ -10,7 +10,7 @@ type Changes struct {
 	added   map[error]bool // which kinds must not be added again
 }
 
-// Add adds err, which is of a kind. Only ErrPortDown, after which the connection may go on, is
+// Add adds err, which is of a kind. Only those after which the connection may go on are
 // added more than once.
 func (c *Changes) Add(kind, err error) {
 	c.mu.Lock()
@@ -21,7 +21,7 @@ func (c *Changes) Add(kind, err error) {
 	if c.added == nil {
 		c.added = make(map[error]bool)
 	}
-	c.added[kind] = kind != ErrPortDown
+	c.added[kind] = !MayGoOn(kind)
 	c.pending = append(c.pending, err)
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// That a connection is lost is said once for each kind of reason, that its port is down as
-// often as it is.
+// That a connection is lost is said once for each kind of reason, that it may go on as often
+// as that is so.
 func TestChanges(t *testing.T) {
 	var c Changes
 	require.NoError(t, c.Next())

@@ -19,7 +19,16 @@ var (
 	ErrQueuePair = errors.New("fatal queue pair error")
 	// ErrPortDown: the port lost its link, perhaps for a moment.
 	ErrPortDown = errors.New("port down")
+	// ErrAddressChanged: the port's interface has another hardware address, as that of a
+	// bond that fails over. What the queue pair sends may still arrive.
+	ErrAddressChanged = errors.New("hardware address changed")
+	// ErrPathLost: the peer, or the gateway, has another hardware address than the queue pair
+	// sends to. It may be reached on another one.
+	ErrPathLost = errors.New("the way to the peer has changed")
 )
+
+// MayGoOn reports whether a connection may go on after a change of it.
+func MayGoOn(err error) bool { return errors.Is(err, ErrPortDown) || errors.Is(err, ErrAddressChanged) }
 
 // Why a fabric cannot be used, or not for this peer, where no errno says it.
 var (

@@ -131,9 +131,9 @@ type Endpoint interface {
 
 	// Wait blocks until the armed event, Wake, or a change of the connection,
 	// and holds no thread meanwhile. It may return nil for no reason. A change
-	// of the connection is returned once as an error: [ErrPortDown], after
-	// which the connection may still recover, or the reason it is lost, which
-	// wraps one of [ErrDisconnected], [ErrDeviceRemoved] and [ErrQueuePair].
+	// of the connection is returned once as an error: [ErrPortDown] or [ErrAddressChanged],
+	// after which the connection may still recover, or the reason it is lost, which
+	// wraps one of [ErrDisconnected], [ErrDeviceRemoved], [ErrQueuePair] and [ErrPathLost].
 	Wait() error
 
 	// Wake makes the present or the next Wait return, with a change if there is one.

@@ -90,6 +90,14 @@ func TestALinkGoesOnOverAnotherCardAtOnce(t *testing.T) {
 			n.CutCard(server1, true)
 			peers.Fail(fabric.ErrPortDown)
 		},
+		"our way to the peer": func(n *sim.Network, ours, _ *sim.Endpoint) {
+			n.CutCard(client1, true)
+			ours.Fail(fabric.ErrPathLost)
+		},
+		"the peer's way": func(n *sim.Network, _, peers *sim.Endpoint) {
+			n.CutCard(server1, true)
+			peers.Fail(fabric.ErrPathLost)
+		},
 		"our device removed": func(n *sim.Network, ours, _ *sim.Endpoint) {
 			n.CutCard(client1, true)
 			ours.Fail(fabric.ErrDeviceRemoved)

@@ -65,7 +65,7 @@ func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 	if lostAgain != nil {
 		l.m.Fail(machine.Lost(lostAgain))
 	}
-	l.m.ConnectionChanged(x.portDown)
+	l.m.ConnectionChanged(x.changed)
 	l.pollCompletions()
 	return nil
 }
@@ -186,7 +186,7 @@ type keyExchange struct {
 	sent      int
 	completed int       // of those; the last may complete when the link is at work again
 	late      time.Time // of the peer's next message
-	portDown  error     // that of Wait, for the link to take note of
+	changed   error     // what Wait has returned, for the link to take note of
 	memory    fabric.Memory
 	buffer    []byte
 }
@@ -233,8 +233,8 @@ func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint, enough func
 			case !time.Now().Before(x.late):
 				err = errNoKeys
 			default:
-				if err = ep.Wait(); errors.Is(err, fabric.ErrPortDown) {
-					x.portDown, err = err, nil // it may come back in time
+				if err = ep.Wait(); fabric.MayGoOn(err) {
+					x.changed, err = err, nil // it may come back in time
 				}
 			}
 		}

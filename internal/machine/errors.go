@@ -62,6 +62,8 @@ func Lost(reason error) error {
 		return syscall.ECONNRESET
 	case errors.Is(reason, fabric.ErrDeviceRemoved), errors.Is(reason, fabric.ErrPortDown):
 		return &LostError{syscall.ENETDOWN, reason}
+	case errors.Is(reason, fabric.ErrPathLost):
+		return &LostError{syscall.EHOSTUNREACH, reason}
 	}
 	return &LostError{syscall.ECONNRESET, reason}
 }

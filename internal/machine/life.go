@@ -269,6 +269,10 @@ func (l *Link) ConnectionChanged(err error) {
 		l.Fail(Lost(err))
 	case errors.Is(err, fabric.ErrPortDown):
 		l.alarms.set(portAlarm, l.now().Add(PortDownTimeout)) // it may come back; if not, the probe finds out
+	case errors.Is(err, fabric.ErrAddressChanged):
+		l.probe()
+	case errors.Is(err, fabric.ErrPathLost):
+		l.Fail(Lost(err))
 	case errors.Is(err, fabric.ErrDeviceRemoved):
 		if _, failed := l.cause.(*LostError); failed && l.stage < Seeking {
 			l.cause = nil // the failure came of this: the device is gone

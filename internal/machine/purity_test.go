@@ -23,7 +23,7 @@ var imports = map[string]string{
 	"net":            "ErrClosed",
 	"reflect":        "",
 	"slices":         "",
-	"syscall":        "Errno ECONNABORTED ECONNRESET EADDRNOTAVAIL EMFILE ENETDOWN ENOMEM ENOTCONN EPIPE EPROTO ETIMEDOUT",
+	"syscall":        "Errno ECONNABORTED ECONNRESET EADDRNOTAVAIL EHOSTUNREACH EMFILE ENETDOWN ENOMEM ENOTCONN EPIPE EPROTO ETIMEDOUT",
 	"time":           "Time Duration Second Millisecond Minute",
 
 	"github.com/ringnet/ringnet/credit":           "",
@@ -31,7 +31,7 @@ var imports = map[string]string{
 	"github.com/ringnet/ringnet/internal/errtype": "",
 	"github.com/ringnet/ringnet/internal/wire":    "",
 	"github.com/ringnet/ringnet/internal/fabric": "WorkRequest Completion Memory Send Write WriteImm OK Flushed LocalLength RetryExceeded ResponseTimeout " +
-		"RemoteAccess RemoteInvalidRequest RNRRetryExceeded ErrDisconnected ErrDeviceRemoved ErrQueuePair ErrPortDown RefusedError RejectError MaxID",
+		"RemoteAccess RemoteInvalidRequest RNRRetryExceeded ErrDisconnected ErrDeviceRemoved ErrQueuePair ErrPortDown ErrAddressChanged ErrPathLost RefusedError RejectError MaxID",
 }
 
 // TestTheMachineDoesNothingByItself sees that this package has no goroutine and no channel, imports nothing that does I/O,

@@ -46,6 +46,7 @@ const (
 	rejected        EventKind = C.RN_RDMA_CM_EVENT_REJECTED
 	disconnected    EventKind = C.RN_RDMA_CM_EVENT_DISCONNECTED
 	deviceRemoval   EventKind = C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL
+	addressChange   EventKind = C.RN_RDMA_CM_EVENT_ADDR_CHANGE
 	multicastJoined EventKind = C.RN_RDMA_CM_EVENT_MULTICAST_JOIN
 	multicastFailed EventKind = C.RN_RDMA_CM_EVENT_MULTICAST_ERROR
 )

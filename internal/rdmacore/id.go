@@ -156,6 +156,10 @@ func (id *ID) Receive(ev Event) {
 		id.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
 	case deviceRemoval:
 		id.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved)
+	case addressChange: // cma_netdev_change, in the kernel's drivers/infiniband/core/cma.c
+		id.notify(fabric.ErrAddressChanged, fabric.ErrAddressChanged)
+	case Unreachable: // cma_netevent_callback there; or the peer has not answered, and the handshake fails
+		id.notify(fabric.ErrPathLost, fabric.ErrPathLost)
 	}
 }
 

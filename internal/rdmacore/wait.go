@@ -43,7 +43,8 @@ func (q *QueuePair) Disarm() { q.armed.Store(false) }
 
 // Wait blocks until the armed event, Wake, or a change of the queue pair, and holds no thread
 // meanwhile. It may return nil for no reason. A change is returned once, as an error that wraps
-// fabric.ErrPortDown, fabric.ErrDisconnected, fabric.ErrDeviceRemoved or fabric.ErrQueuePair.
+// one of those of package fabric: ErrPortDown, ErrAddressChanged, ErrPathLost, ErrDisconnected, ErrDeviceRemoved
+// or ErrQueuePair.
 func (q *QueuePair) Wait() error {
 	if err := q.ID.changes.Next(); err != nil {
 		return err

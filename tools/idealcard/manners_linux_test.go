@@ -107,6 +107,8 @@ var onCards = []row{
 	{command, "removed", "TestDoctorSendsMessagesOverRDMA$", 2, nil},
 	{core, "equal-guids", "TestDeviceThatDoesNotHaveTheAddressIsRefused$", 1, []string{"-fabric", "../../tools/idealcard/fabrics/two-cards.json"}},
 	{command, "equal-guids", "TestDoctorFindsEqualGUIDsOverRDMA$", 1, []string{"-rdma-core", "28.0", "-fabric", "../../tools/idealcard/fabrics/two-cards.json"}},
+	{ringnet, "addr-change", "TestConnectionIsProbedWhenTheCardsAddressChanges$", 2, nil},
+	{ringnet, "neighbour-moved", "TestConnectionGoesOnAtOnceWhenThePeersAddressChanges$", 2, nil},
 	{verbs, "status-unset", "TestFailureWithoutAStatusIsNoSuccess$", 1, nil},
 	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
 }

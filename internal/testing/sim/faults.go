@@ -99,7 +99,7 @@ func (n *Network) RemoveDevice() {
 // Cut cuts, or mends, the cable of this connection alone.
 func (e *Endpoint) Cut(cut bool) { e.c.cut.Store(cut) }
 
-// Fail makes Wait return err. Unless that is [fabric.ErrPortDown], the queue
+// Fail makes Wait return err. Unless that is about the path alone, the queue
 // pair goes to ERR too, and [fabric.ErrDeviceRemoved] ends Connect and Accept.
 func (e *Endpoint) Fail(err error) {
 	e.c.mu.Lock()
@@ -107,7 +107,7 @@ func (e *Endpoint) Fail(err error) {
 	if e.closed {
 		return
 	}
-	if !errors.Is(err, fabric.ErrPortDown) {
+	if !fabric.MayGoOn(err) && !errors.Is(err, fabric.ErrPathLost) {
 		e.fail()
 	}
 	if errors.Is(err, fabric.ErrDeviceRemoved) {

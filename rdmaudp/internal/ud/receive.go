@@ -5,7 +5,6 @@ package ud
 // What a queue pair for datagrams receives.
 
 import (
-	"errors"
 	"net/netip"
 	"sync"
 
@@ -31,7 +30,7 @@ type queueReceives struct {
 // fails.
 func (q *queuePair) listen() {
 	for !q.closing.Load() {
-		if err := q.qp.Wait(); err != nil && !errors.Is(err, fabric.ErrPortDown) {
+		if err := q.qp.Wait(); err != nil && !fabric.MayGoOn(err) {
 			q.d.fail(q)
 			return
 		}

@@ -164,6 +164,7 @@ struct queue_pair {
 	uint64_t draws, stalled_until; // manners.c, under send_lock
 	bool alone;		       // the request that is posted; defects.c, under send_lock
 	struct ibv_sge last;	       // of the one before it in its post
+	atomic_bool astray;	       // what it sends goes to a hardware address that nobody has
 	uint32_t unannounced;	       // messages of the peer before COMM_EST, under control
 	spinlock late_lock;
 	struct piece *late;    // payload that is not in memory yet

@@ -18,7 +18,7 @@ enum outcome fail(struct queue_pair *q, const struct ibv_send_wr *wr, uint32_t p
 // answers reports whether the peer's queue pair takes messages of q.
 static bool answers(const struct queue_pair *q, const struct queue_pair *p, struct after *after)
 {
-	if (unlikely(!p || p->dest_qp_num != q->ibv.qp_num || p->path_mtu != q->path_mtu || (impaired() && !reaches(q, p)) || (mannered && !works(p->ibv.context))))
+	if (unlikely(!p || p->dest_qp_num != q->ibv.qp_num || p->path_mtu != q->path_mtu || (impaired() && !reaches(q, p)) || (mannered && (!works(p->ibv.context) || q->astray || p->astray))))
 		return false;
 	int state = atomic_load_explicit(&p->state, memory_order_acquire);
 	if (unlikely(state == IBV_QPS_RTR && !p->established))

@@ -211,7 +211,8 @@ bool works(struct ibv_context *context) { return !atomic_load(&card_of(context)-
 // brings_trouble reports whether the request that is posted is the one that brings trouble.
 static bool brings_trouble(struct card *c)
 {
-	const uint64_t troubles = 1ull << MLX5_INTERNAL_ERROR | 1ull << MLX5_CQ_ERROR | 1ull << REMOVED | 1ull << RESET;
+	const uint64_t troubles = 1ull << MLX5_INTERNAL_ERROR | 1ull << MLX5_CQ_ERROR | 1ull << REMOVED | 1ull << RESET | 1ull << ADDR_CHANGE |
+		1ull << NEIGHBOUR_MOVED;
 	return (c->manners & troubles) && atomic_fetch_add(&c->requests, 1) == mix(fabric->seed) % 1000;
 }
 
@@ -258,11 +259,30 @@ bool announces(struct queue_pair *p)
 	return !has(card_of(p->ibv.context), COMM_EST_LATE) || p->unannounced++ >= mix(fabric->seed ^ p->ibv.qp_num) % 4;
 }
 
-// make_trouble is what becomes of a card, or of q's completion queue.
+// tell has rdma_cm report what has become of the path of q, as it does to who is connected.
+static void tell(struct queue_pair *q, enum rdma_cm_event_type type, int status)
+{
+	take_manager();
+	for (struct identifier *i = fabric->identifiers; i; i = i->next)
+		if (i->process == q->process && i->sent.qp_num == q->ibv.qp_num && i->state == CONNECTED)
+			push(i, type, status);
+	release_manager();
+}
+
+// make_trouble is what becomes of a card, of q's completion queue, or of its path.
 void make_trouble(struct queue_pair *q)
 {
 	struct card *c = card_of(q->ibv.context);
 	struct completion_queue *cq = (struct completion_queue *)q->ibv.recv_cq;
+	if (has(c, ADDR_CHANGE)) {
+		tell(q, RDMA_CM_EVENT_ADDR_CHANGE, 0);
+		return;
+	}
+	if (has(c, NEIGHBOUR_MOVED)) {
+		q->astray = true;
+		tell(q, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+		return;
+	}
 	if (has(c, MLX5_CQ_ERROR) || has(c, MLX5_INTERNAL_ERROR)) {
 		struct ibv_async_event e = {.event_type = IBV_EVENT_CQ_ERR, .element.cq = &cq->ibv};
 		take_control();

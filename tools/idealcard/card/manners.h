@@ -44,7 +44,9 @@
 	MANNER(STALE_LENGTH, "stale-length") \
 	MANNER(HNS_DIRECT_WQE, "hns-direct-wqe") \
 	MANNER(STATUS_UNSET, "status-unset") \
-	MANNER(EQUAL_GUIDS, "equal-guids")
+	MANNER(EQUAL_GUIDS, "equal-guids") \
+	MANNER(ADDR_CHANGE, "addr-change") \
+	MANNER(NEIGHBOUR_MOVED, "neighbour-moved")
 
 #define MANNER_NUMBER(number, name) number,
 enum manner { MANNERS(MANNER_NUMBER) };
