@@ -39,3 +39,15 @@ func TestConnectionGoesOnAtOnceWhenThePeersAddressChanges(t *testing.T) {
 	require.Contains(t, text, "the way to the peer has changed")
 	require.NotContains(t, text, "retries exceeded")
 }
+
+// A peer's kernel may remember a connection of the queue pair, that of a process before a crash, until it is asked for
+// another one (-manners stale-once): that is no reason to take TCP.
+func TestDialIsRepeatedWhenThePeerRemembersTheQueuePair(t *testing.T) {
+	rdmatest.OnCardWith(t, "stale-once")
+	h := rdmaHost(t)
+	t.Setenv("RINGNET_NETWORKS", "rdma,tcp")
+	h.network = "auto"
+	client, server := connect(t, h, listen(t, ListenConfig{}, h.network, h.any()), &Dialer{})
+	require.Equal(t, "rdma", client.(*AutoConn).Carrier())
+	ask(t, client, server, 10)
+}

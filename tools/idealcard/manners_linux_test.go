@@ -109,6 +109,7 @@ var onCards = []row{
 	{command, "equal-guids", "TestDoctorFindsEqualGUIDsOverRDMA$", 1, []string{"-rdma-core", "28.0", "-fabric", "../../tools/idealcard/fabrics/two-cards.json"}},
 	{ringnet, "addr-change", "TestConnectionIsProbedWhenTheCardsAddressChanges$", 2, nil},
 	{ringnet, "neighbour-moved", "TestConnectionGoesOnAtOnceWhenThePeersAddressChanges$", 2, nil},
+	{ringnet, "stale-once", "TestDialIsRepeatedWhenThePeerRemembersTheQueuePair$", 1, nil},
 	{verbs, "status-unset", "TestFailureWithoutAStatusIsNoSuccess$", 1, nil},
 	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REJ_TIMEOUT = 4, REJ_INVALID_SERVICE_ID = 8, REJ_CONSUMER_DEFINED = 28 }; // reasons, by the InfiniBand specification
+enum { REJ_TIMEOUT = 4, REJ_INVALID_SERVICE_ID = 8, REJ_STALE_CONN = 10, REJ_CONSUMER_DEFINED = 28 }; // reasons, by the InfiniBand specification
 
 int leave(int error)
 {
@@ -218,6 +218,11 @@ static void send_request(struct identifier *i)
 		return;
 	}
 	struct identifier *l = listener_at(i);
+	// The peer's kernel remembers a connection of this queue pair, and forgets it then: cm_match_req.
+	if (l && behaves(i, STALE_ONCE) && !atomic_exchange(&card_of(i->ibv.verbs)->forgotten, true)) {
+		reject(i, REJ_STALE_CONN, NULL, 0);
+		return;
+	}
 	if (!l && datagrams(i))
 		refuse_unknown_service(i);
 	else if (!l)

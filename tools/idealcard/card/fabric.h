@@ -91,6 +91,7 @@ struct card {
 	_Atomic uint64_t busy_until; // with a queue pair, where those are slow; in nanoseconds
 	atomic_uint requests;	     // that have been posted, as far as a manner counts them
 	atomic_bool failed;	     // for good, but is there
+	atomic_bool forgotten;	     // the connections of before: see STALE_ONCE
 	int ports;
 	struct port port[PORTS];
 	uint32_t qp_cache; // contexts of queue pairs that it keeps; 0: all

@@ -46,7 +46,8 @@
 	MANNER(STATUS_UNSET, "status-unset") \
 	MANNER(EQUAL_GUIDS, "equal-guids") \
 	MANNER(ADDR_CHANGE, "addr-change") \
-	MANNER(NEIGHBOUR_MOVED, "neighbour-moved")
+	MANNER(NEIGHBOUR_MOVED, "neighbour-moved") \
+	MANNER(STALE_ONCE, "stale-once")
 
 #define MANNER_NUMBER(number, name) number,
 enum manner { MANNERS(MANNER_NUMBER) };
