@@ -150,7 +150,7 @@ func demote(findings []finding) {
 func checkDevice(device host.Device) []finding {
 	if because := unusable(device); because != "" {
 		return []finding{{Subject: device.Name, Status: bad, Code: ringnet.ReasonUnsupported,
-			What: "cannot be used, because " + because, Mend: "a RoCE or InfiniBand device, and to listen at its address"}}
+			What: "cannot be used, because " + because, Mend: "a RoCE or InfiniBand device"}}
 	}
 	var findings []finding
 	for _, p := range device.Ports {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -68,6 +69,63 @@ func TestAtAllAddressesOneIWARPDeviceIsRefused(t *testing.T) {
 	require.Error(t, refuseAtAll(sysfs, netip.AddrPortFrom(netip.Addr{}, 80)))
 	require.NoError(t, at("192.0.2.1:80"), "the device that has the address counts")
 	require.NoError(t, at("[::]:0"), "for links to come back")
+}
+
+// Beside an iWARP device, all addresses are those of the other cards.
+func TestAtAllAddressesBesideAnIWARPDeviceTheOthersListen(t *testing.T) {
+	rdmatest.OnCardWith(t, "iwarp")
+	m, _ := onDevice(t)
+	roce := netip.MustParseAddr("127.0.0.1")
+	free, err := m.Listen(netip.AddrPortFrom(roce, 0), ListenOptions{})
+	require.NoError(t, err)
+	port := free.Addr().Port()
+	require.NoError(t, free.Close())
+
+	for _, all := range []netip.Addr{{}, netip.IPv4Unspecified()} {
+		l, err := m.Listen(netip.AddrPortFrom(all, port), ListenOptions{})
+		require.NoError(t, err)
+		defer l.Close()
+		assert.True(t, l.Addr().Addr().IsUnspecified())
+		assert.Equal(t, port, l.Addr().Port())
+		require.Len(t, l.ids, 1, "none of the iWARP device's")
+
+		dialed, err := m.Resolve(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(roce, port))
+		require.NoError(t, err)
+		defer dialed.Close()
+		require.NoError(t, dialed.Connect(1, 7, 7, nil))
+		request, err := l.Accept()
+		require.NoError(t, err)
+		require.NoError(t, request.Close())
+
+		_, err = m.Listen(netip.AddrPortFrom(all, port), ListenOptions{})
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+		require.NoError(t, l.Close())
+		_, err = m.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), ListenOptions{})
+		require.ErrorIs(t, err, errors.ErrUnsupported, "they have no such address")
+	}
+}
+
+func TestWhereAllDevicesAreIWARPNothingListens(t *testing.T) {
+	rdmatest.OnCardWith(t, "iwarp")
+	m, addr := onDevice(t)
+	for _, a := range []netip.Addr{{}, addr} {
+		_, err := m.Listen(netip.AddrPortFrom(a, 80), ListenOptions{})
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+		assert.ErrorContains(t, err, "is an iWARP device")
+	}
+}
+
+// A listener at several addresses goes on while one of the devices is there.
+func TestListenerFailsWithTheLastOfItsDevices(t *testing.T) {
+	l := &Listener{closed: make(chan struct{}), failed: make(chan struct{}), queue: make(chan *ID, 1)}
+	l.left.Store(2)
+	l.Receive(Event{Kind: deviceRemoval})
+	l.queue <- new(ID)
+	_, err := l.Accept()
+	require.NoError(t, err)
+	l.Receive(Event{Kind: deviceRemoval})
+	_, err = l.Accept()
+	require.ErrorIs(t, err, fabric.ErrDeviceRemoved)
 }
 
 // onDevice returns the connection manager and the address of a device, or skips the test.

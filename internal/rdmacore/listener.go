@@ -8,9 +8,11 @@ package rdmacore
 import "C"
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -33,7 +35,8 @@ type ListenOptions struct {
 // call its methods at the same time.
 type Listener struct {
 	cm      CM
-	id      *ID
+	ids     []*ID        // one for each address
+	left    atomic.Int32 // of them, whose devices are there
 	options ListenOptions
 	addr    netip.AddrPort
 
@@ -43,54 +46,66 @@ type Listener struct {
 
 	mu     sync.Mutex // held to add to queue and to close closed
 	closed chan struct{}
-	failed chan struct{} // closed when the device is gone
+	failed chan struct{} // closed when the devices are gone
 }
 
 // Listen listens at an address, where port 0 means a free one. The unspecified IPv4 and IPv6
 // addresses accept that family alone, a zero Addr accepts both.
 func (m CM) Listen(local netip.AddrPort, o ListenOptions) (*Listener, error) {
 	if err := refuseAtAll(sysInfiniband, local); err != nil {
-		return nil, err
+		return m.listenAtEach(local, o, err)
 	}
 	if local.Addr().IsValid() {
-		return m.listen(local, true, o)
+		return m.listen(o, true, local)
 	}
-	l, err := m.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port()), false, o)
+	l, err := m.listen(o, false, netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port()))
 	if err != nil && isNoIPv6(err) {
-		return m.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), false, o)
+		return m.listen(o, false, netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()))
 	}
 	return l, err
 }
 
-func (m CM) listen(local netip.AddrPort, v6only bool, o ListenOptions) (*Listener, error) {
-	id, err := m.bind(local, v6only)
+// listen listens at addresses, one at least. The Listener's is the first.
+func (m CM) listen(o ListenOptions, v6only bool, at ...netip.AddrPort) (*Listener, error) {
+	l := &Listener{
+		cm:      m,
+		options: o,
+		queue:   make(chan *ID, max(o.Backlog, 1)),
+		closed:  make(chan struct{}),
+		failed:  make(chan struct{}),
+	}
+	l.left.Store(int32(len(at)))
+	for _, local := range at {
+		if err := l.add(local, v6only); err != nil {
+			_ = l.Close()
+			return nil, err
+		}
+	}
+	l.addr = fromSockaddr(&l.ids[0].cm.src)
+	return l, nil
+}
+
+// add begins to listen at an address.
+func (l *Listener) add(local netip.AddrPort, v6only bool) error {
+	id, err := l.cm.bind(local, v6only)
 	if isErrno(err, syscall.EADDRNOTAVAIL) && local.Port() != 0 {
-		if free, err2 := m.bind(netip.AddrPortFrom(local.Addr(), 0), v6only); err2 == nil {
+		if free, err2 := l.cm.bind(netip.AddrPortFrom(local.Addr(), 0), v6only); err2 == nil {
 			_ = free.Close()
 			err = addrError("rdma_bind_addr", syscall.EADDRINUSE, local.Addr()) // the kernel's errno only if both bound the same address
 		}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l := &Listener{
-		cm:      m,
-		id:      id,
-		options: o,
-		addr:    fromSockaddr(&id.cm.src),
-		queue:   make(chan *ID, max(o.Backlog, 1)),
-		closed:  make(chan struct{}),
-		failed:  make(chan struct{}),
-	}
-	m.register(id.cm, l)
+	l.ids = append(l.ids, id)
+	l.cm.register(id.cm, l)
 	// 0 means the longest backlog that the kernel allows. The kernel drops requests
 	// beyond it, and the dialer repeats them only seconds later, while Receive rejects
 	// those beyond queue at once.
 	if rc := C.rn_listen(id.cm, 0); rc != 0 {
-		_ = id.Close()
-		return nil, addrError("rdma_listen", syscall.Errno(rc), local.Addr())
+		return addrError("rdma_listen", syscall.Errno(rc), local.Addr())
 	}
-	return l, nil
+	return nil
 }
 
 // Receive implements [receiver].
@@ -103,9 +118,7 @@ func (l *Listener) Receive(ev Event) {
 			l.cm.refuse(ev.request, l.options.Full)
 		}
 	case deviceRemoval:
-		select {
-		case <-l.failed:
-		default:
+		if l.left.Add(-1) == 0 {
 			close(l.failed)
 		}
 	}
@@ -149,7 +162,7 @@ func (l *Listener) Accept() (*ID, error) {
 	}
 }
 
-// Addr returns the address that it listens at, with the port.
+// Addr returns the address that it listens at, with the port: the unspecified one for those of each card.
 func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
 // Close rejects the requests that Accept has not returned, and wakes it.
@@ -164,7 +177,10 @@ func (l *Listener) Close() error {
 	close(l.closed)
 	l.mu.Unlock()
 
-	err := l.id.Close()
+	var err error
+	for _, id := range l.ids {
+		err = errors.Join(err, id.Close())
+	}
 	for {
 		select {
 		case id := <-l.queue:

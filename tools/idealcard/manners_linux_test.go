@@ -110,6 +110,8 @@ var onCards = []row{
 	{ringnet, "addr-change", "TestConnectionIsProbedWhenTheCardsAddressChanges$", 2, nil},
 	{ringnet, "neighbour-moved", "TestConnectionGoesOnAtOnceWhenThePeersAddressChanges$", 2, nil},
 	{ringnet, "stale-once", "TestDialIsRepeatedWhenThePeerRemembersTheQueuePair$", 1, nil},
+	{core, "", "TestAtAllAddressesBesideAnIWARPDeviceTheOthersListen$", 1, []string{"-fabric", "../../tools/idealcard/fabrics/iwarp.json"}},
+	{core, "iwarp", "TestWhereAllDevicesAreIWARPNothingListens$", 1, nil},
 	{verbs, "status-unset", "TestFailureWithoutAStatusIsNoSuccess$", 1, nil},
 	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
 }

@@ -36,6 +36,9 @@ func describe(dir string, f *cardFabric, host int) error {
 			continue
 		}
 		files[c.Name+"/node_type"] = "1: CA"
+		if slices.Contains(c.Manners, "iwarp") {
+			files[c.Name+"/node_type"] = "4: RNIC"
+		}
 		guid := i
 		if slices.Contains(c.Manners, "equal-guids") {
 			guid = 0

@@ -16,8 +16,9 @@ static struct ibv_device devices[CARDS];
 
 static void describe(struct ibv_device *d, int n)
 {
-	d->node_type = IBV_NODE_CA;
-	d->transport_type = IBV_TRANSPORT_IB;
+	bool iwarp = has(&fabric->card[n], IWARP);
+	d->node_type = iwarp ? IBV_NODE_RNIC : IBV_NODE_CA;
+	d->transport_type = iwarp ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
 	snprintf(d->name, sizeof d->name, "%s", fabric->card[n].name);
 	snprintf(d->dev_name, sizeof d->dev_name, "uverbs%d", n);
 	snprintf(d->dev_path, sizeof d->dev_path, "/sys/class/infiniband_verbs/uverbs%d", n);

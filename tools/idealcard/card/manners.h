@@ -47,7 +47,8 @@
 	MANNER(EQUAL_GUIDS, "equal-guids") \
 	MANNER(ADDR_CHANGE, "addr-change") \
 	MANNER(NEIGHBOUR_MOVED, "neighbour-moved") \
-	MANNER(STALE_ONCE, "stale-once")
+	MANNER(STALE_ONCE, "stale-once") \
+	MANNER(IWARP, "iwarp")
 
 #define MANNER_NUMBER(number, name) number,
 enum manner { MANNERS(MANNER_NUMBER) };
