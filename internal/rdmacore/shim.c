@@ -262,9 +262,19 @@ int rn_free_comp_channel(struct rn_ibv_comp_channel *channel)
 	return result(lib.ibv_destroy_comp_channel(channel));
 }
 
+// wipe_stack leaves zeros where the locals of the next call will lie: bnxt_re's provider before cfba7251f sends the kernel
+// what it has not set, and a newer kernel refuses to make queues if that is not 0.
+static __attribute__((noinline)) void wipe_stack(void)
+{
+	char locals[4096];
+	memset(locals, 0, sizeof locals);
+	__asm__ volatile("" : : "r"(locals) : "memory"); // or the compiler leaves it out
+}
+
 int rn_create_cq(struct rn_ibv_context *ctx, int depth, struct rn_ibv_comp_channel *channel, int vector, struct rn_ibv_cq **cq)
 {
 	errno = 0;
+	wipe_stack();
 	*cq = lib.ibv_create_cq(ctx, depth, NULL, channel, vector);
 	return *cq ? 0 : failed();
 }
@@ -283,6 +293,7 @@ int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, struct rn_ibv_cq *send
 		.qp_type = type,
 	};
 	errno = 0;
+	wipe_stack();
 	*qp = lib.ibv_create_qp(pd, &attr);
 	if (!*qp)
 		return failed();

@@ -112,6 +112,7 @@ var onCards = []row{
 	{ringnet, "stale-once", "TestDialIsRepeatedWhenThePeerRemembersTheQueuePair$", 1, nil},
 	{core, "", "TestAtAllAddressesBesideAnIWARPDeviceTheOthersListen$", 1, []string{"-fabric", "../../tools/idealcard/fabrics/iwarp.json"}},
 	{core, "iwarp", "TestWhereAllDevicesAreIWARPNothingListens$", 1, nil},
+	{verbs, "mask-unset", "TestQueuesAreAskedForWithNothingOnTheStack$", 1, nil},
 	{verbs, "status-unset", "TestFailureWithoutAStatusIsNoSuccess$", 1, nil},
 	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
 }

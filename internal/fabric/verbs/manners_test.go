@@ -352,6 +352,18 @@ func TestWrongLengthIsFoundOutAtOnce(t *testing.T) {
 	}
 }
 
+// A provider may ask for queues with what lies on the stack, where newer kernels look for a mask: then they are not refused
+// for what other calls have left there, which would be taken for too much inline data, or too deep.
+func TestQueuesAreAskedForWithNothingOnTheStack(t *testing.T) {
+	f, addr := onCardWith(t, "mask-unset")
+	l := listen(t, f, addr)
+	for range 8 {
+		limits, err := dialed(t, f, l.Addr()).Open(deep())
+		require.NoError(t, err)
+		assert.Equal(t, fabric.Limits{SendQueue: 128, RecvQueue: 267, Inline: rdmacore.MaxInline, Spin: rdmacore.Spin, Transport: "RoCE"}, limits)
+	}
+}
+
 // A provider may leave the status of a request that has failed as it was, which is that of one before.
 func TestFailureWithoutAStatusIsNoSuccess(t *testing.T) {
 	onCardWith(t, "status-unset")

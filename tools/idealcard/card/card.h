@@ -256,6 +256,7 @@ bool spurious(struct completion_queue *q);
 void before_request(struct queue_pair *q, struct after *after);
 bool cuts_batch(struct queue_pair *q);
 void begin_post(struct queue_pair *q, bool alone);
+bool unset_mask_refused(struct ibv_context *context);
 bool forgets_status(const struct completion *e);
 const struct ibv_send_wr *spoil(struct queue_pair *q, const struct ibv_send_wr *wr, struct ibv_send_wr *loaded);
 const struct ibv_send_wr *as_loaded(struct queue_pair *q, const struct ibv_send_wr *wr, struct ibv_send_wr *loaded);

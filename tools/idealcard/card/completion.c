@@ -16,6 +16,8 @@ static void make_ring(struct ring *r, uint64_t depth)
 
 struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel, int vector)
 {
+	if (unset_mask_refused(ctx))
+		return NULL;
 	if (calls_fail(ctx)) {
 		errno = EIO;
 		return NULL;

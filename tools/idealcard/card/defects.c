@@ -3,6 +3,7 @@
 
 #include "card.h"
 
+#include <errno.h>
 #include <string.h>
 
 // begin_post is for each call of ibv_post_send. send_lock is held.
@@ -84,4 +85,18 @@ const struct ibv_send_wr *spoil(struct queue_pair *q, const struct ibv_send_wr *
 bool forgets_status(const struct completion *e)
 {
 	return has(card_of(e->qp->ibv.context), STATUS_UNSET) && e->status != IBV_WC_WR_FLUSH_ERR;
+}
+
+// unset_mask_refused is for a call that makes a queue: bnxt_re before cfba7251f sends the kernel what lies on the stack,
+// and a kernel that looks at the mask in it refuses.
+__attribute__((noinline)) bool unset_mask_refused(struct ibv_context *context)
+{
+	uint64_t request[16], mask = 0;
+	if (!has(card_of(context), MASK_UNSET))
+		return false;
+	__asm__ volatile("" : "=m"(request)); // holds what lies there
+	for (unsigned i = 0; i < sizeof request / sizeof *request; i++)
+		mask |= request[i];
+	errno = EINVAL;
+	return mask;
 }

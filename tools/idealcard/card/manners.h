@@ -48,7 +48,8 @@
 	MANNER(ADDR_CHANGE, "addr-change") \
 	MANNER(NEIGHBOUR_MOVED, "neighbour-moved") \
 	MANNER(STALE_ONCE, "stale-once") \
-	MANNER(IWARP, "iwarp")
+	MANNER(IWARP, "iwarp") \
+	MANNER(MASK_UNSET, "mask-unset")
 
 #define MANNER_NUMBER(number, name) number,
 enum manner { MANNERS(MANNER_NUMBER) };

@@ -41,6 +41,8 @@ static struct queue_pair *new_queue_pair(struct ibv_pd *pd, const struct ibv_qp_
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 {
 	struct card *c = card_of(pd->context);
+	if (unset_mask_refused(pd->context))
+		return NULL;
 	if (calls_fail(pd->context)) {
 		errno = EIO;
 		return NULL;
