@@ -150,7 +150,7 @@ func TestRawMeasuresEachWorkload(t *testing.T) {
 }
 
 func TestParseRefusesWhatCannotBe(t *testing.T) {
-	for _, args := range [][]string{{}, {"-dma", "none", "--", "true"}, {"-latency", "-1s", "--", "true"}} {
+	for _, args := range [][]string{{}, {"-dma", "none", "--", "true"}, {"-latency", "-1s", "--", "true"}, {"-rdma-core", "50", "--", "true"}} {
 		_, err := parse(args)
 		require.Error(t, err, args)
 	}
