@@ -13,7 +13,7 @@
 //  2. In a QEMU guest (emulated, without KVM) that runs a stock Debian or
 //     Ubuntu kernel with a soft-RoCE device.
 //
-// Flag -guest goes straight to the second, and so does -nodes 2.
+// Flag -guest goes straight to the second, and so do -kernel and -nodes 2.
 //
 // # The guest
 //
@@ -23,6 +23,19 @@
 // command starts in the working directory of the tool, as root, without limit
 // on locked memory, with an empty standard input. Its standard output and
 // standard error are those of the tool, byte for byte, as they come.
+//
+// The kernel is that of the host's distribution, or one of Debian's by name, if
+// apt's sources of the host have an archive of Debian's:
+//
+//	-kernel trixie                  the newest of a suite; also stable-backports,
+//	                                oldstable-security, testing, unstable …
+//	-kernel 6.12.48+deb13-amd64     this release, as uname -r has it
+//	-kernel list                    no guest: prints which suites can be had,
+//	                                and the versions of their kernels
+//
+// The lists of packages of these suites are the tool's own; apt's sources and
+// lists of the host stay as they are. The default of -kernel is the environment
+// variable SOFTROCE_KERNEL.
 //
 // # What the command is told
 //
@@ -80,6 +93,7 @@
 // # What it needs
 //
 // As root on Debian or Ubuntu the tool installs what is missing; otherwise it
-// says what to install. The kernel and the initial file system of the guest
-// are made once and kept in the user's cache folder, under ringnet-softroce.
+// says what to install. Each kernel and its initial file system are made once
+// and kept in the user's cache folder, under ringnet-softroce: a suite's newer
+// kernel is had when the folder is removed.
 package main

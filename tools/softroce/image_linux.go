@@ -65,12 +65,21 @@ var packages = []string{
 //go:embed init.sh
 var initScript []byte
 
-// prepare returns the image from which guests boot. If the cache does not have it, prepare
-// makes it. The cache keeps its kernel when the distribution publishes a newer one.
-func prepare(ctx context.Context) (*image, error) {
+// thisMachine returns what guests of this host's architecture need.
+func thisMachine() (machine, error) {
 	m, ok := machines[runtime.GOARCH]
 	if !ok {
-		return nil, fmt.Errorf("there is no guest for %s: only for amd64 and arm64", runtime.GOARCH)
+		return m, fmt.Errorf("there is no guest for %s: only for amd64 and arm64", runtime.GOARCH)
+	}
+	return m, nil
+}
+
+// prepare returns the image from which guests boot, with the kernel of that name: see getKernel. If the cache
+// does not have it, prepare makes it. The cache keeps its kernel when the distribution publishes a newer one.
+func prepare(ctx context.Context, kernel string) (*image, error) {
+	m, err := thisMachine()
+	if err != nil {
+		return nil, err
 	}
 	caches, err := os.UserCacheDir()
 	if err != nil {
@@ -92,7 +101,8 @@ func prepare(ctx context.Context) (*image, error) {
 	}
 	distribution, _ := os.ReadFile("/etc/os-release")
 	of := fmt.Sprint(string(distribution), string(initScript), optionalModules, earlyModules)
-	i := &image{m, filepath.Join(cache, fmt.Sprintf("%s-%x", m.kernel, sha256.Sum256([]byte(of))))}
+	name := strings.TrimSuffix(m.kernel+"-"+kernel, "-")
+	i := &image{m, filepath.Join(cache, fmt.Sprintf("%s-%x", name, sha256.Sum256([]byte(of))))}
 	if _, err := os.Stat(i.dir); err == nil {
 		return i, nil
 	}
@@ -100,7 +110,7 @@ func prepare(ctx context.Context) (*image, error) {
 	if err := errors.Join(os.RemoveAll(made), os.Mkdir(made, 0o755)); err != nil {
 		return nil, err
 	}
-	release, err := unpackKernel(ctx, kernelPackage(m, distribution), made)
+	release, err := getKernel(ctx, m, kernel, distribution, made)
 	if err != nil {
 		return nil, fmt.Errorf("getting a kernel: %w", err)
 	}
@@ -108,66 +118,6 @@ func prepare(ctx context.Context) (*image, error) {
 		return nil, fmt.Errorf("making the initial file system: %w", err)
 	}
 	return i, os.Rename(made, i.dir)
-}
-
-var ubuntuLines = regexp.MustCompile(`(?m)^(?:ID|ID_LIKE)=.*\bubuntu\b`)
-
-// kernelPackage returns the package that depends on the newest kernel with the
-// RDMA modules, in a distribution with that os-release(5); the flavours for clouds lack them.
-func kernelPackage(m machine, osRelease []byte) string {
-	if ubuntuLines.Match(osRelease) {
-		return "linux-image-generic"
-	}
-	return m.kernel
-}
-
-// kernelParts match packages with the files of one kernel, such as linux-image-6.1.0-9-amd64: the image, and
-// the modules where they are apart.
-var kernelParts = regexp.MustCompile(`(?m)^linux-(?:image|modules|modules-extra)-[0-9]\S*$`)
-
-// unpackKernel downloads the packages of the kernel that the package source stands for, unpacks them into
-// dir without installing them, and returns the kernel's release, as uname -r has it.
-func unpackKernel(ctx context.Context, source, dir string) (release string, err error) {
-	updateLists(ctx)
-	depends, err := apt(ctx, dir, "apt-cache", "depends", "--recurse", "--important", source)
-	if err != nil {
-		return "", err
-	}
-	parts := kernelParts.FindAllString(depends, -1)
-	progress("downloading %s (once)", strings.Join(parts, " "))
-	if _, err = apt(ctx, dir, "apt-get", append([]string{"download", "-q"}, parts...)...); err != nil {
-		return "", err
-	}
-	archives, _ := filepath.Glob(filepath.Join(dir, "*.deb"))
-	unpacked := filepath.Join(dir, "unpacked")
-	for _, archive := range archives {
-		if _, err := output(exec.CommandContext(ctx, "dpkg", "-x", archive, unpacked)); err != nil {
-			return "", err
-		}
-	}
-	kernels, _ := filepath.Glob(filepath.Join(unpacked, "boot/vmlinuz-*"))
-	modules, _ := filepath.Glob(filepath.Join(unpacked, "lib/modules/*"))
-	if len(modules) == 0 { // Debian's packages have come to use /usr
-		modules, _ = filepath.Glob(filepath.Join(unpacked, "usr/lib/modules/*"))
-	}
-	if len(kernels) != 1 || len(modules) != 1 {
-		return "", fmt.Errorf("%s: %q should have one kernel and its modules, but there are %d and %d", source, parts, len(kernels), len(modules))
-	}
-	release = filepath.Base(modules[0])
-	err = errors.Join(
-		os.Rename(kernels[0], filepath.Join(dir, "vmlinuz")),
-		os.MkdirAll(filepath.Join(dir, "lib/modules"), 0o755),
-		os.Rename(modules[0], filepath.Join(dir, "lib/modules", release)),
-		os.Symlink(".", filepath.Join(dir, "usr")), // where newer depmods and modprobes look
-		os.RemoveAll(unpacked),
-	)
-	for _, archive := range archives {
-		err = errors.Join(err, os.Remove(archive))
-	}
-	if err == nil {
-		_, err = output(exec.CommandContext(ctx, "depmod", "-b", dir, release))
-	}
-	return release, err
 }
 
 // makeInitrd makes the initial file system of the kernel in dir: busybox, init.sh, and modules whose names

@@ -33,6 +33,7 @@ type options struct {
 	nodes    int
 	cables   int
 	guest    bool
+	kernel   string // of a guest: its name for getKernel, or empty
 	timeout  time.Duration
 	scratch  string     // absolute, or empty
 	commands [][]string // one for each node
@@ -83,6 +84,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	fs.IntVar(&o.nodes, "nodes", 1, "`number` of nodes: 1, or 2 guests joined by a cable")
 	fs.IntVar(&o.cables, "cables", 1, "`number` of cables that join two nodes: 1 or 2")
 	fs.BoolVar(&o.guest, "guest", false, "run in a guest even when there is a device here")
+	fs.StringVar(&o.kernel, "kernel", os.Getenv("SOFTROCE_KERNEL"), "run in a guest with this `kernel`: a suite of Debian's, such as trixie, or a release; \"list\" says which suites can be had")
 	fs.DurationVar(&o.timeout, "timeout", 10*time.Minute, "cut everything off after this `time`; 0 means never")
 	fs.StringVar(&o.scratch, "scratch", "", "existing `folder` whose content a guest shares with the host")
 	if err := fs.Parse(args); err != nil {
@@ -115,6 +117,12 @@ func (o *options) complete() (err error) {
 			return fmt.Errorf("-scratch: there is no folder %s", o.scratch)
 		}
 	}
+	if o.kernel != "" && !kernelNames.MatchString(o.kernel) {
+		return fmt.Errorf("-kernel %s: it is neither a suite's name nor a release", o.kernel)
+	}
+	if o.kernel == listKernels {
+		return nil
+	}
 	if slices.ContainsFunc(o.commands, func(c []string) bool { return len(c) == 0 }) {
 		return errors.New("no command to run; it follows the flags: softroce [flags] -- COMMAND ARG...")
 	}
@@ -144,12 +152,22 @@ func run(opts options) (int, error) {
 }
 
 func dispatch(ctx context.Context, opts options) (int, error) {
-	if !opts.guest && opts.nodes == 1 {
+	if opts.kernel == listKernels {
+		m, err := thisMachine()
+		if err != nil {
+			return 0, err
+		}
+		updateLists(ctx)
+		lines, err := kernels(ctx, m)
+		fmt.Print(lines)
+		return 0, err
+	}
+	if !opts.guest && opts.nodes == 1 && opts.kernel == "" {
 		if found := findDevices(1, sysInfiniband, interfaceAddrs()); len(found.all) > 0 {
 			return runHere(ctx, opts, found)
 		}
 	}
-	image, err := prepare(ctx)
+	image, err := prepare(ctx, opts.kernel)
 	if err != nil {
 		return 0, err
 	}

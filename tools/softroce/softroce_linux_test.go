@@ -28,6 +28,12 @@ func TestParseGivesEachNodeItsCommand(t *testing.T) {
 	}
 }
 
+func TestParseOfTheListOfKernelsNeedsNoCommand(t *testing.T) {
+	if o, err := parse([]string{"-kernel", "list"}, io.Discard); err != nil || o.kernel != listKernels {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
 func TestParseRefusesNonsense(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"", "no command"},
@@ -37,6 +43,9 @@ func TestParseRefusesNonsense(t *testing.T) {
 		{"-nodes 2 -cables 3 -- a", "-cables 3"},
 		{"-scratch /nonexistent -- a", "/nonexistent"},
 		{"-scratch /dev/null -- a", "/dev/null"},
+		{"-kernel /etc -- a", "-kernel /etc"},
+		{"-kernel TRIXIE -- a", "-kernel TRIXIE"},
+		{"-kernel trixie", "no command"},
 		{"-no-such-flag -- a", "no-such-flag"},
 	} {
 		if _, err := parse(strings.Fields(tt.args), io.Discard); err == nil || !strings.Contains(err.Error(), tt.want) {
