@@ -10,8 +10,8 @@
 //
 //  1. Right here, when the host has an RDMA device with an ACTIVE port whose
 //     network interface has an IPv4 address.
-//  2. In a QEMU guest (emulated, without KVM) that runs a stock Debian or
-//     Ubuntu kernel with a soft-RoCE device.
+//  2. In a QEMU guest that runs a stock Debian or Ubuntu kernel with a soft-RoCE
+//     device.
 //
 // Flag -guest goes straight to the second, and so do -kernel and -nodes 2.
 //
@@ -36,6 +36,14 @@
 // The lists of packages of these suites are the tool's own; apt's sources and
 // lists of the host stay as they are. The default of -kernel is the environment
 // variable SOFTROCE_KERNEL.
+//
+// QEMU uses KVM where the user may open /dev/kvm, and emulates elsewhere, which
+// is ten times as slow or more. On some machines, which are themselves virtual,
+// QEMU does not start with KVM, or a guest's kernel hangs in its first lines: its
+// console shows nothing new for 10 seconds. Then the tool says so and starts all
+// guests of this run again, emulated. Until the host boots again, other runs
+// emulate at once. Flag -accel, or the environment variable SOFTROCE_ACCEL, says
+// which of the two to use, "kvm" or "tcg" (emulation), whatever may happen.
 //
 // # What the command is told
 //

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
+	if manner := os.Getenv("SOFTROCE_TEST_QEMU"); manner != "" {
+		return standInForQEMU(manner, os.Args)
+	}
 	if os.Getenv("SOFTROCE_TEST_GUESTS") == "" {
 		return m.Run()
 	}
@@ -278,7 +281,7 @@ func TestSignalIsPassedOnToTheGuest(t *testing.T) {
 }
 
 func TestQEMUThatDoesNotStartIsAnError(t *testing.T) {
-	v, err := startVM(0, &image{machine: machine{qemu: filepath.Join(t.TempDir(), "qemu")}}, "", nil)
+	v, err := startVM(0, &image{machine: machine{qemu: filepath.Join(t.TempDir(), "qemu")}}, accel{}, "", nil)
 	if v != nil || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v, %v", v, err)
 	}

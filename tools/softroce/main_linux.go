@@ -34,6 +34,7 @@ type options struct {
 	cables   int
 	guest    bool
 	kernel   string // of a guest: its name for getKernel, or empty
+	accel    string // accelKVM, accelTCG, or empty for the better one that works
 	timeout  time.Duration
 	scratch  string     // absolute, or empty
 	commands [][]string // one for each node
@@ -85,6 +86,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	fs.IntVar(&o.cables, "cables", 1, "`number` of cables that join two nodes: 1 or 2")
 	fs.BoolVar(&o.guest, "guest", false, "run in a guest even when there is a device here")
 	fs.StringVar(&o.kernel, "kernel", os.Getenv("SOFTROCE_KERNEL"), "run in a guest with this `kernel`: a suite of Debian's, such as trixie, or a release; \"list\" says which suites can be had")
+	fs.StringVar(&o.accel, "accel", os.Getenv("SOFTROCE_ACCEL"), "`accelerator` of QEMU: kvm, tcg (emulation), or by default kvm where it works")
 	fs.DurationVar(&o.timeout, "timeout", 10*time.Minute, "cut everything off after this `time`; 0 means never")
 	fs.StringVar(&o.scratch, "scratch", "", "existing `folder` whose content a guest shares with the host")
 	if err := fs.Parse(args); err != nil {
@@ -116,6 +118,9 @@ func (o *options) complete() (err error) {
 		if info, err := os.Stat(o.scratch); err != nil || !info.IsDir() {
 			return fmt.Errorf("-scratch: there is no folder %s", o.scratch)
 		}
+	}
+	if !slices.Contains([]string{"", accelKVM, accelTCG}, o.accel) {
+		return fmt.Errorf("-accel %s: there are kvm and tcg", o.accel)
 	}
 	if o.kernel != "" && !kernelNames.MatchString(o.kernel) {
 		return fmt.Errorf("-kernel %s: it is neither a suite's name nor a release", o.kernel)

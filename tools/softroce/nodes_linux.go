@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,13 +21,14 @@ import (
 )
 
 // bootTimeout bounds the time from power-on until a guest is ready for its
-// command. It takes about 10 seconds when nothing else keeps the CPUs busy.
+// command. Emulated it takes about 10 seconds when nothing else keeps the CPUs busy.
 const bootTimeout = 3 * time.Minute
 
 // node is a guest, and the state of its command.
 type node struct {
 	*vm
 	config  guestConfig
+	console console
 	cables  []*os.File   // its ends
 	to      *gob.Encoder // to the guest's agent
 	ready   bool
@@ -40,7 +42,9 @@ type node struct {
 // send it events, which are functions that it calls.
 type cluster struct {
 	image   *image
+	accel   accel
 	nodes   []*node
+	booting *time.Timer // fires when nodes take too long to boot
 	events  chan func() error
 	ended   chan struct{}  // closed when no events are taken any more
 	outputs sync.WaitGroup // goroutines that pass on output
@@ -53,7 +57,7 @@ func runGuests(ctx context.Context, opts options, image *image) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	c := &cluster{image: image, events: make(chan func() error), ended: make(chan struct{})}
+	c := &cluster{image: image, accel: chooseAccel(opts.accel, filepath.Dir(image.dir)), events: make(chan func() error), ended: make(chan struct{})}
 	for i, command := range opts.commands {
 		c.nodes = append(c.nodes, &node{config: guestConfig{
 			Node: i, Args: command, Env: environment(), Dir: dir, Scratch: opts.scratch, Image: image.dir,
@@ -72,21 +76,30 @@ func runGuests(ctx context.Context, opts options, image *image) (int, error) {
 	}
 	return supervise(ctx, func(ctx context.Context, signals <-chan unix.Signal) (int, error) {
 		defer c.end(ctx)
-		for _, n := range c.nodes {
-			if err := c.powerOn(n); err != nil {
-				return 0, fmt.Errorf("starting QEMU: %w", err)
-			}
+		if err := c.boot(); err != nil {
+			return 0, err
 		}
 		return c.run(ctx, signals)
 	})
 }
 
+// boot starts the guests of all nodes.
+func (c *cluster) boot() error {
+	c.booting = time.NewTimer(bootTimeout)
+	for _, n := range c.nodes {
+		if err := c.powerOn(n); err != nil {
+			return c.orEmulate(fmt.Errorf("starting QEMU: %w", err))
+		}
+	}
+	return nil
+}
+
 // powerOn starts the guest of a node. When it is ready, run starts its command.
 func (c *cluster) powerOn(n *node) (err error) {
-	if n.vm, err = startVM(n.config.Node, c.image, n.config.Scratch, n.cables); err != nil {
+	if n.vm, err = startVM(n.config.Node, c.image, c.accel, n.config.Scratch, n.cables); err != nil {
 		return err
 	}
-	n.ready, n.started, n.ended = false, false, false
+	n.ready, n.started, n.ended, n.console = false, false, false, console{since: time.Now()}
 	n.to = gob.NewEncoder(n.agent)
 	// The guest reads it when it has booted; if it does not come to that, it hangs up.
 	go func(to *gob.Encoder, config guestConfig) { _ = to.Encode(message{Config: &config}) }(n.to, n.config)
@@ -133,7 +146,7 @@ func (c *cluster) watch(n *node, v *vm) {
 		var m message
 		switch err := messages.Decode(&m); {
 		case err != nil:
-			c.send(func() error { return n.gone(v) })
+			c.send(func() error { return c.orEmulate(n.gone(v)) })
 			return
 		case m.Stdout != nil:
 			_, _ = stdout.Write(m.Stdout)
@@ -173,7 +186,8 @@ func (c *cluster) end(ctx context.Context) {
 // run starts the commands when all nodes are ready, does what they request, and returns the
 // exit status when they have ended.
 func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, error) {
-	booting := time.NewTimer(bootTimeout)
+	silence := time.NewTicker(kvmSilence / 10)
+	defer silence.Stop()
 	started := false
 	for {
 		select {
@@ -190,9 +204,17 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 					_ = n.to.Encode(message{Signal: int(s)})
 				}
 			}
-		case <-booting.C:
+		case now := <-silence.C:
+			if c.accel.orTCG {
+				if err := c.orEmulate(c.hung(now)); err != nil {
+					return 0, err
+				}
+			}
+		case <-c.booting.C:
 			if !started {
-				return 0, c.notReady(fmt.Errorf("not ready %v after power-on", bootTimeout))
+				if err := c.orEmulate(c.notReady(fmt.Errorf("not ready %v after power-on", bootTimeout))); err != nil {
+					return 0, err
+				}
 			}
 		case <-ctx.Done():
 			if !started {
@@ -202,6 +224,7 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 		}
 		if c.all(func(n *node) bool { return n.ready || n.cut }) {
 			started = true
+			c.accel.booted()
 			for _, n := range c.nodes {
 				if err := n.start(); err != nil {
 					return 0, err

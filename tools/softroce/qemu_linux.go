@@ -26,7 +26,7 @@ type vm struct {
 
 // startVM starts the guest of a node. It must be called on the main thread: QEMU gets
 // SIGKILL when the thread that has started it ends. cables are the node's ends of its cables, if any.
-func startVM(node int, image *image, scratch string, cables []*os.File) (*vm, error) {
+func startVM(node int, image *image, accel accel, scratch string, cables []*os.File) (*vm, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func startVM(node int, image *image, scratch string, cables []*os.File) (*vm, er
 		return nil, err
 	}
 	os.Remove(v.log.Name())
-	v.cmd = exec.Command(image.machine.qemu, arguments(image, exe, scratch)...)
+	v.cmd = exec.Command(image.machine.qemu, arguments(image, accel, exe, scratch)...)
 	v.cmd.Stdout, v.cmd.Stderr = v.log, v.log
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{
 		// Signals of the terminal are for the tool, which passes them on.
@@ -74,24 +74,23 @@ func startVM(node int, image *image, scratch string, cables []*os.File) (*vm, er
 
 // arguments are QEMU's for the machine itself, in which exe, this program, is the first
 // process.
-func arguments(image *image, exe, scratch string) []string {
+func arguments(image *image, accel accel, exe, scratch string) []string {
 	m := image.machine
-	args := append([]string{
-		// A stock kernel hangs under the KVM of some machines that are
-		// themselves virtual, so this does not even try.
-		"-accel", "tcg,thread=multi", "-cpu", "max",
+	args, quiet := accel.arguments()
+	args = append(args,
 		"-m", "3G", "-smp", "2",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-kernel", image.dir + "/vmlinuz", "-initrd", image.dir + "/initrd",
+		"-kernel", image.dir+"/vmlinuz", "-initrd", image.dir+"/initrd",
 		// On a host with much to do the guest's timer may come so late that its kernel
 		// takes it for broken, if it looks, and panics. And where addresses are looked for
 		// twice, link-local ones are of no use for the first second.
-		"-append", fmt.Sprintf(`console=%s quiet panic=-1 mitigations=off no_timer_check audit=0 sysctl.net.ipv6.conf.default.accept_dad=0 SOFTROCE_EXE="%s"`, m.console, exe),
+		"-append", fmt.Sprintf(`console=%s %spanic=-1 mitigations=off no_timer_check audit=0 sysctl.net.ipv6.conf.default.accept_dad=0 SOFTROCE_EXE="%s"`, m.console, quiet, exe),
 		"-serial", "stdio",
 		"-device", "virtio-rng-pci",
-		"-virtfs", "local,path=/,mount_tag=" + tagHost + ",security_model=none,readonly=on,multidevs=remap",
+		"-virtfs", "local,path=/,mount_tag="+tagHost+",security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-serial-pci,max_ports=8",
-	}, m.args...)
+	)
+	args = append(args, m.args...)
 	if scratch != "" {
 		// One of QEMU's options has its commas doubled.
 		args = append(args, "-virtfs", "local,path="+strings.ReplaceAll(scratch, ",", ",,")+",mount_tag="+tagScratch+",security_model=none,multidevs=remap")
@@ -183,4 +182,13 @@ func (v *vm) explain(err error) error {
 	}, string(data[:n]))
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return fmt.Errorf("%w\n--- end of its log\n%s", err, strings.Join(lines[max(0, len(lines)-50):], "\n"))
+}
+
+// briefly returns what explain has returned in one line: err, and the last line of the log.
+func briefly(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	if last := lines[len(lines)-1]; len(lines) > 1 && last != "" {
+		return lines[0] + ": " + last
+	}
+	return lines[0]
 }

@@ -43,6 +43,7 @@ func TestParseRefusesNonsense(t *testing.T) {
 		{"-nodes 2 -cables 3 -- a", "-cables 3"},
 		{"-scratch /nonexistent -- a", "/nonexistent"},
 		{"-scratch /dev/null -- a", "/dev/null"},
+		{"-accel hvf -- a", "-accel hvf"},
 		{"-kernel /etc -- a", "-kernel /etc"},
 		{"-kernel TRIXIE -- a", "-kernel TRIXIE"},
 		{"-kernel trixie", "no command"},
