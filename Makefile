@@ -32,7 +32,7 @@ RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/idealcard/fabrics/infiniband.json' --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
-.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners test-users soak soak-hours soak-card hours-card soak-ports explore mutants fuzz
+.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners test-users soak soak-kernels soak-hours soak-card hours-card soak-ports explore mutants fuzz
 .PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -262,6 +262,7 @@ test-users:
 soak: export RINGNET_SOAK = 1
 soak: rdma-suites
 	RINGNET_SOAK= $(MAKE) test-users
+	RINGNET_SOAK= $(MAKE) soak-kernels
 	cd tools/release && $(TEST) -count=1 ./... # which compiles the command for each system
 	cd benchmarks && $(TEST) -count=1 ./cardreport
 	GO=$(GO) tools/fuzz.sh 1m
@@ -274,6 +275,14 @@ soak: rdma-suites
 	cd grpcnet && $(TEST) -race -count=3 ./...
 	tools/grpctests.sh tcp && tools/grpctests.sh auto
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -tags etcd -count=3 -run '/^rdma$$' .
+
+# The suites on the kernel of each of Debian's suites that can be had and that Debian keeps up, or on those that
+# KERNELS names; docs/verbs.md has what differs.
+KERNELS ?=
+soak-kernels: rdma-suites
+	for kernel in $(or $(KERNELS),$$($(SOFTROCE) -kernel list | awk '!/^oldold|-security / && !seen[$$2]++ { print $$1 }')); do \
+		$(SOFTROCE) -kernel $$kernel -timeout 1h -- \
+			sh -c 'uname -r; exec tools/rdmasuites.sh root rconn integration rdmacore verbs rdmaudp' || exit 1; done
 
 # Random traffic under random faults between two machines on one cable, for HOURS
 # hours, of which there may be a fraction. SEED has it draw what another run has drawn.
