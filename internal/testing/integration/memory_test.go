@@ -119,7 +119,8 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 		c := auto()
 		require.Equal(t, "tcp", c.Carrier())
 		require.ErrorContains(t, c.PassedOver()[1], "rdma: ")
-		require.Equal(t, ringnet.ReasonLockedMemory, c.PassedOver()[1].Code)
+		// Where all processors are busy TCP may be connected before rdma has failed.
+		require.Contains(t, []ringnet.ReasonCode{ringnet.ReasonLockedMemory, ringnet.ReasonNotTried}, c.PassedOver()[1].Code)
 		requireEcho(t, c, accept())
 		requireEcho(t, ends[0], ends[1])
 
