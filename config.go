@@ -50,9 +50,8 @@ type Config struct {
 
 	// KeepAlive is the maximum idle time before the link probes the peer's device, 1 ms at least.
 	// Default 10 s; negative never probes. The path is lost (see ResumeTimeout) if the peer's device
-	// does not answer for 3.8 s, or up to 15.0 s with devices that wait longer than they are told
-	// (InfiniBand specification, 9.7.6.1.3); and if this side's device does not complete the probe
-	// in 15.0 s.
+	// does not answer for as long as AckTimeout and Retries say; and if this side's device does not
+	// complete the probe in four times that, 15.0 s by default.
 	KeepAlive time.Duration
 
 	// Linger is how long at most Close waits until the peer's device has taken everything written.
@@ -116,6 +115,21 @@ type Config struct {
 	// no data comes. Default 30 s. Negative ends the link at once, and shrinks rings after 1 s. When
 	// memory is short, idle links end and idle rings shrink sooner.
 	LinkIdle time.Duration
+
+	// AckTimeout is how long this end's device waits for the peer's to acknowledge a message over
+	// RDMA, before it sends that again: 1 ms to 1 min. Default 537 ms. Devices count it as 4.096 µs
+	// times a power of two, to which it is rounded up, and may wait up to four times as long
+	// (InfiniBand specification, 9.7.6.1.3). Where the network drops packets, the loss of the last of
+	// several takes that long, since none behind it shows the gap; a time that is shorter than the
+	// network's delays under load has the device send what was not lost. docs/deploy.md says what
+	// others choose. E810 (irdma) takes no heed of it.
+	AckTimeout time.Duration
+
+	// Retries is how often this end's device sends a message again that is not acknowledged, 1 to 7.
+	// Default 6. The path is lost, and ResumeTimeout begins, after AckTimeout times one more than
+	// this: 3.8 s by default, 15.0 s with devices that wait four times as long. Soft-RoCE takes 7 for
+	// "without end".
+	Retries int
 }
 
 // Validate returns an error that names the first field whose value is not allowed, or nil. Dial

@@ -119,7 +119,7 @@ func TestConnectionsOutliveTheirQueuePairUnlessEitherEndWantsOtherwise(t *testin
 
 // For its peers a host that has lost power is like one whose cable is out.
 func TestResumeTimeoutEndsConnectionsToAVanishedHost(t *testing.T) {
-	const noticed = 10*time.Second + link.AckTimeout*(link.Retries+1) // at the latest
+	const noticed = 10*time.Second + link.DefaultAckTimeout*(link.DefaultRetries+1) // at the latest
 	for name, c := range map[string]struct {
 		config *Config
 		waits  time.Duration

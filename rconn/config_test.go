@@ -79,6 +79,10 @@ func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
 		"ResumeTimeout, most":    {ResumeTimeout: longest},
 		"BusyPoll, least":        {BusyPoll: 1},
 		"TrafficClass, least":    {TrafficClass: -1},
+		"AckTimeout, least":      {AckTimeout: time.Millisecond},
+		"AckTimeout, most":       {AckTimeout: time.Minute},
+		"Retries, least":         {Retries: 1},
+		"Retries, most":          {Retries: 7},
 		"TrafficClass, most":     {TrafficClass: 255},
 	}
 	test := func(t *testing.T, v venue) {
@@ -143,6 +147,8 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"HandshakeTimeout": {{HandshakeTimeout: -time.Second}},
 		"TrafficClass":     {{TrafficClass: 256}},
 		"Links":            {{Links: -1}, {Links: 65}},
+		"AckTimeout":       {{AckTimeout: -1}, {AckTimeout: 999 * time.Microsecond}, {AckTimeout: time.Minute + 1}},
+		"Retries":          {{Retries: -1}, {Retries: 8}},
 	} {
 		for _, cfg := range bad {
 			require.ErrorContains(t, cfg.Validate(), "Config."+field, "%+v", cfg)

@@ -22,7 +22,7 @@ import (
 // Peers, links and devices fail, in virtual time.
 
 // ackLimit is the time in which a device repeats a message before it gives the peer up.
-const ackLimit = link.AckTimeout * (link.Retries + 1)
+const ackLimit = link.DefaultAckTimeout * (link.DefaultRetries + 1)
 
 // wan has a latency, so that messages are under way for a while, and no jitter.
 var wan = sim.Link{Latency: 5 * time.Millisecond}
@@ -50,6 +50,30 @@ func TestCutLinkIsNoticedWhileIdle(t *testing.T) {
 				_, err = c.Write([]byte("x"))
 				requireDead(t, err)
 				require.NoError(t, c.Close(), "there is nothing more to lose")
+			})
+		})
+	}
+}
+
+// Each end's device repeats what is lost as that end's Config says.
+func TestAckTimeoutAndRetriesDecideWhenALostPathIsNoticed(t *testing.T) {
+	cfg := &rconntest.Config{AckTimeout: 64 * time.Millisecond, Retries: 7, ResumeTimeout: -1}
+	for name, configs := range map[string]struct {
+		c, s   *rconntest.Config
+		within time.Duration
+	}{
+		"those of this end":   {cfg, nil, 8 * cfg.AckTimeout},
+		"not those of a peer": {nil, cfg, ackLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+				c, _ := v.connect(t, configs.c, configs.s)
+				v.Cut(true)
+				since := time.Now()
+				write(t, c, "lost")
+				_, err := c.Read(make([]byte, 1))
+				requireDead(t, err)
+				require.Equal(t, configs.within, time.Since(since))
 			})
 		})
 	}

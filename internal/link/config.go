@@ -29,16 +29,16 @@ type Config struct {
 	Links            int           // largest number of links over which connections to one address are spread
 	ResumeTimeout    time.Duration // that streams wait for another queue pair; negative: they do not wait
 	LinkIdle         time.Duration // that a link without streams stays; negative: not at all
+	AckTimeout       time.Duration // of the queue pair
+	Retries          int           // of the queue pair
 }
 
-// How long a device waits for an acknowledgement of its peer, and how often it sends again
-// what was not acknowledged. A lost path is noticed after AckTimeout·(Retries+1), 3.8 s; a
-// real device may take up to four times as long (InfiniBand specification, 9.7.6.1.3), 15.0 s.
-// On an idle link KeepAlive comes before that. The time has to be longer than an emulated
-// machine may stand still.
+// The defaults of how long a device waits for an acknowledgement of its peer, and of how often it
+// sends again what was not acknowledged. The time has to be longer than an emulated machine may
+// stand still.
 const (
-	AckTimeout = 536870912 * time.Nanosecond // 4.096 µs · 2^17, as a queue pair counts
-	Retries    = 6                           // the largest is 7, but soft-RoCE takes that for "for ever"
+	DefaultAckTimeout = 536870912 * time.Nanosecond // 4.096 µs · 2^17, as a queue pair counts
+	DefaultRetries    = 6                           // soft-RoCE takes 7 for "for ever"
 )
 
 const (
@@ -50,6 +50,10 @@ const (
 
 	minKeepAlive = time.Millisecond
 	maxQueue     = 32768
+
+	minAckTimeout = time.Millisecond
+	maxAckTimeout = time.Minute
+	maxRetries    = 7 // a queue pair has three bits for it
 
 	maxTrafficClass = 255
 
@@ -142,6 +146,7 @@ func (c *Config) fillSizes() error {
 		{"SendQueue", &c.SendQueue, defaultSendQueue, minSendQueue, maxQueue, 1, false},
 		{"RecvQueue", &c.RecvQueue, defaultRecvQueue, wire.MinReceives, maxQueue, credit.CreditsPerWindow, false},
 		{"Links", &c.Links, defaultLinks(), 1, maxLinks, 1, false},
+		{"Retries", &c.Retries, DefaultRetries, 1, maxRetries, 1, false},
 	}
 	for _, f := range sizes {
 		*f.value = cmp.Or(*f.value, f.def)
@@ -165,6 +170,7 @@ func (c *Config) fillTimes() (err error) {
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, defaultHandshake)
 	c.LinkIdle = cmp.Or(c.LinkIdle, defaultLinkIdle)
 	c.ResumeTimeout = cmp.Or(c.ResumeTimeout, defaultResume)
+	c.AckTimeout = cmp.Or(c.AckTimeout, DefaultAckTimeout)
 	const positive = "Config.%s is %v: want a positive time, or 0 for the default of %v"
 	switch {
 	case c.KeepAlive > 0 && c.KeepAlive < minKeepAlive:
@@ -173,6 +179,8 @@ func (c *Config) fillTimes() (err error) {
 		return fmt.Errorf(positive, "Linger", c.Linger, defaultTime)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf(positive, "HandshakeTimeout", c.HandshakeTimeout, defaultHandshake)
+	case c.AckTimeout < minAckTimeout || c.AckTimeout > maxAckTimeout:
+		return fmt.Errorf("Config.AckTimeout is %v: want %v to %v, or 0 for the default of %v", c.AckTimeout, minAckTimeout, maxAckTimeout, DefaultAckTimeout)
 	case c.BusyPoll == 0:
 		c.BusyPoll, err = busyPoll(os.Getenv(busyPollEnv))
 	}

@@ -17,8 +17,6 @@ import (
 // process, its network and its queue pair.
 type Setup struct {
 	Config                     // with its defaults; LinkIdle and ResumeTimeout are 0 where they were negative
-	AckTimeout   time.Duration // of the queue pair
-	Retries      int           // of the queue pair
 	ProbeTimeout time.Duration // that a device may take to complete a probe
 	RemoteMemory int           // that may be registered for rings, in bytes, one of RecvBuffer at least
 
@@ -39,17 +37,18 @@ func NewSetup(c *Config) (Setup, error) {
 		return Setup{}, err
 	}
 	d.LinkIdle, d.ResumeTimeout = max(d.LinkIdle, 0), max(d.ResumeTimeout, 0)
-	s := Setup{Config: d, AckTimeout: AckTimeout, Retries: Retries, ProbeTimeout: probeTimeout, Budget: budget.Process}
+	s := Setup{Config: d, ProbeTimeout: slowest * d.AckTimeout * time.Duration(d.Retries+1), Budget: budget.Process}
 	if !d.Dedicated {
 		s.RemoteMemory = sharedMemory
 	}
 	return s, nil
 }
 
-// probeTimeout is as long as the slowest device takes to give up a peer. Soft-RoCE may never
-// complete a probe: when the interface below keeps the packets it was given, a repetition finds
-// no room, and no timer is set for the next.
-const probeTimeout = 4 * AckTimeout * (Retries + 1)
+// slowest is by how much a device may wait longer for an acknowledgement than it is told (InfiniBand
+// specification, 9.7.6.1.3). What takes longer than such a device takes to give up a peer, never
+// completes: on soft-RoCE, when the interface below keeps the packets it was given, a repetition
+// finds no room, and no timer is set for the next.
+const slowest = 4
 
 // machine is what the machine of a link decides by, whose device grants so much.
 func (c *Setup) machine(granted fabric.Limits) machine.Config {
