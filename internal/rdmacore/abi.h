@@ -213,6 +213,12 @@ struct rn_ibv_qp_attr {
 	uint32_t rate_limit;
 };
 
+struct rn_ibv_ece {
+	uint32_t vendor_id;
+	uint32_t options;
+	uint32_t comp_mask;
+};
+
 struct rn_ibv_async_event {
 	uint64_t element;
 	unsigned int event_type;

@@ -182,6 +182,6 @@ func signatureCheck(t *testing.T) string {
 	c.WriteString("#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#undef ibv_reg_mr\n")
 	c.WriteString(strings.NewReplacer("rn_ibv_", "ibv_", "rn_rdma_", "rdma_").Replace(string(text)))
 	c.WriteString("#define SAME(result, name, args) _Static_assert(__builtin_types_compatible_p(__typeof__(result (*) args), __typeof__(&name)), #name);\n")
-	c.WriteString("RN_LIBIBVERBS(SAME)\nRN_LIBIBVERBS_OPTIONAL(SAME)\nRN_LIBRDMACM(SAME)\n")
+	c.WriteString("RN_LIBIBVERBS(SAME)\nRN_LIBIBVERBS_OPTIONAL(SAME)\nRN_LIBRDMACM(SAME)\nRN_LIBRDMACM_OPTIONAL(SAME)\n")
 	return c.String()
 }

@@ -45,7 +45,9 @@ union rn_ibv_gid;
 // What the library may be too old to have; then it is NULL.
 #define RN_LIBIBVERBS_OPTIONAL(F)                                              \
 	F(struct rn_ibv_mr *, ibv_reg_mr_iova2,                                \
-	  (struct rn_ibv_pd *, void *, size_t, uint64_t, unsigned int))
+	  (struct rn_ibv_pd *, void *, size_t, uint64_t, unsigned int))        \
+	F(int, ibv_query_ece, (struct rn_ibv_qp *, struct rn_ibv_ece *))       \
+	F(int, ibv_set_ece, (struct rn_ibv_qp *, struct rn_ibv_ece *))
 
 #define RN_LIBRDMACM(F)                                                        \
 	F(struct rn_rdma_event_channel *, rdma_create_event_channel, (void))   \
@@ -78,3 +80,9 @@ union rn_ibv_gid;
 	   void *))                                                            \
 	F(int, rdma_leave_multicast,                                           \
 	  (struct rn_rdma_cm_id *, struct sockaddr *))
+
+#define RN_LIBRDMACM_OPTIONAL(F)                                               \
+	F(int, rdma_set_local_ece,                                             \
+	  (struct rn_rdma_cm_id *, struct rn_ibv_ece *))                       \
+	F(int, rdma_get_remote_ece,                                            \
+	  (struct rn_rdma_cm_id *, struct rn_ibv_ece *))

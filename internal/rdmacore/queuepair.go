@@ -188,6 +188,13 @@ func (q *QueuePair) ToInit() error {
 	return nil
 }
 
+// OfferOptions has Connect tell the peer what options of the card's vendor the queue pair knows (ECE,
+// rdma_set_local_ece(3)). Where both ends know some, ToReadyToSend takes them.
+func (q *QueuePair) OfferOptions() { C.rn_offer_options(q.ID.cm, q.qp) }
+
+// VendorOptions returns the options that the queue pair knows, and from ToReadyToSend on has. 0: none.
+func (q *QueuePair) VendorOptions() uint32 { return uint32(C.rn_vendor_options(q.qp)) }
+
 // Retries are how a queue pair of type RC sends again.
 type Retries struct {
 	Timeout  uint8 // to wait 4.096 µs * 2^Timeout for an acknowledgement
@@ -199,13 +206,17 @@ type Retries struct {
 // ToReadyToSend moves a queue pair of type RC from INIT through RTR to RTS, once the connection manager
 // knows the peer. It sets the configured traffic class: rdma_cm's, on the side that accepts, is the
 // dialer's. mtu is the longest that the caller allows, or 0 for any; it returns that of the queue pair.
-func (q *QueuePair) ToReadyToSend(r Retries, mtu uint8) (uint8, error) {
-	class := C.int(-1)
+// answers says that Accept is to follow.
+func (q *QueuePair) ToReadyToSend(r Retries, mtu uint8, answers bool) (uint8, error) {
+	class, will := C.int(-1), C.int(0)
+	if answers {
+		will = 1
+	}
 	if c, ok := q.ID.config.class(); ok {
 		class = C.int(c)
 	}
 	m := C.uint8_t(mtu)
-	rc := C.rn_qp_ready(q.ID.cm, q.qp, C.uint8_t(r.RNRTimer), C.uint8_t(r.Timeout), C.uint8_t(r.Count), C.uint8_t(r.RNRCount), class, &m)
+	rc := C.rn_qp_ready(q.ID.cm, q.qp, will, C.uint8_t(r.RNRTimer), C.uint8_t(r.Timeout), C.uint8_t(r.Count), C.uint8_t(r.RNRCount), class, &m)
 	if rc != 0 {
 		return 0, q.device.error("ibv_modify_qp to RTS", rc)
 	}

@@ -18,6 +18,7 @@ static struct functions {
 	RN_LIBIBVERBS(DECLARE)
 	RN_LIBIBVERBS_OPTIONAL(DECLARE)
 	RN_LIBRDMACM(DECLARE)
+	RN_LIBRDMACM_OPTIONAL(DECLARE)
 } lib;
 
 // Plain dlsym finds the default version of each symbol, which is the one that
@@ -53,6 +54,7 @@ const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened)
 	}
 	*opened = 1;
 	RN_LIBRDMACM(REQUIRE)
+	RN_LIBRDMACM_OPTIONAL(LOOK_UP)
 	lib = found;
 	// Before Linux 5.9 a fork leaves the pages of the provider's queues copied on write: the
 	// next write of this process would go to a copy, which the device does not read. Only
@@ -351,7 +353,41 @@ int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, unsigned int acce
 	return result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_ACCESS_FLAGS));
 }
 
-int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class, uint8_t *mtu)
+// ece_of asks for the vendor's options of a queue pair (Enhanced Connection Establishment). It returns 0 where the
+// libraries or the provider know none.
+static int ece_of(struct rn_ibv_qp *qp, struct rn_ibv_ece *ece)
+{
+	memset(ece, 0, sizeof *ece);
+	return lib.ibv_query_ece && lib.ibv_set_ece && lib.rdma_set_local_ece && lib.rdma_get_remote_ece &&
+		!lib.ibv_query_ece(qp, ece) && ece->vendor_id;
+}
+
+unsigned int rn_vendor_options(struct rn_ibv_qp *qp)
+{
+	struct rn_ibv_ece ece;
+	return ece_of(qp, &ece) ? ece.options : 0;
+}
+
+void rn_offer_options(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp)
+{
+	struct rn_ibv_ece ece;
+	if (ece_of(qp, &ece))
+		lib.rdma_set_local_ece(id, &ece);
+}
+
+// set_options has the next state of a queue pair take the options that the peer has told, or none if the peer's vendor
+// is another, as librdmacm does with queue pairs of its own. It returns whether there are any.
+static int set_options(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, int none)
+{
+	struct rn_ibv_ece own, peers = {0};
+	if (!ece_of(qp, &own))
+		return 0;
+	lib.rdma_get_remote_ece(id, &peers);
+	own.options = none || peers.vendor_id != own.vendor_id ? 0 : peers.options;
+	return !lib.ibv_set_ece(qp, &own) && own.options;
+}
+
+int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, int answers, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class, uint8_t *mtu)
 {
 	struct rn_ibv_qp_attr attr;
 	int mask;
@@ -364,9 +400,16 @@ int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_
 	if (*mtu && *mtu < attr.path_mtu)
 		attr.path_mtu = *mtu;
 	*mtu = attr.path_mtu;
+	int optional = set_options(id, qp, 0);
 	rc = result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_MIN_RNR_TIMER));
+	if (rc && optional && answers) {
+		set_options(id, qp, 1);
+		rc = result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_MIN_RNR_TIMER));
+	}
 	if (rc)
 		return rc;
+	if (answers)
+		rn_offer_options(id, qp);
 
 	rc = cm_attr(id, RN_IBV_QPS_RTS, &attr, &mask);
 	if (rc)

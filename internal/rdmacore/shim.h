@@ -82,8 +82,15 @@ int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
 // The timeout is an exponent: 4.096 us * 2^timeout. A traffic class less than 0
 // leaves it to rdma_cm. mtu, an ibv_mtu, is the longest that the caller allows, or 0 for
 // any; rn_qp_ready sets it to what the queue pair has.
+//
+// rn_offer_options has the next request tell the peer what options of the vendor the queue pair
+// knows, if any. rn_qp_ready takes those that the peer has told; with answers set it tells the peer in
+// the answer which the queue pair has taken, and does without where the device fails with them. The
+// peer does not hear from a side that does not answer, so there that is an error.
+void rn_offer_options(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp);
+unsigned int rn_vendor_options(struct rn_ibv_qp *qp);
 int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, unsigned int access);
-int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class, uint8_t *mtu);
+int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, int answers, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class, uint8_t *mtu);
 int rn_qp_error(struct rn_ibv_qp *qp);
 
 // rn_qp_datagrams makes a queue pair of type UD ready to send and receive, at the port

@@ -33,6 +33,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 		return nil, err
 	}
 	request := e.in.advertise(private, fabric.MaxConnectData)
+	e.OfferOptions()
 	if err := e.ID.Connect(e.Number(), uint8(e.options.Retries), rnrRetries, request); err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if len(answer) == answerSize {
 		mtu, answer = answer[mtuAt], answer[:mtuAt]
 	}
-	_, err = e.ready(mtu)
+	_, err = e.ready(mtu, false)
 	return answer, err
 }
 
@@ -76,7 +77,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err != nil {
 		return err
 	}
-	mtu, err := e.ready(port.MTU)
+	mtu, err := e.ready(port.MTU, true)
 	if err != nil {
 		return err
 	}
@@ -140,14 +141,14 @@ const (
 )
 
 // ready moves the queue pair from INIT through RTR to RTS, with an MTU of mtu at most, and returns
-// which.
-func (e *endpoint) ready(mtu uint8) (uint8, error) {
+// which. answers says that the peer has dialed.
+func (e *endpoint) ready(mtu uint8, answers bool) (uint8, error) {
 	mtu, err := e.ToReadyToSend(rdmacore.Retries{
 		Timeout:  ackTimeout(e.options.AckTimeout),
 		Count:    uint8(e.options.Retries),
 		RNRTimer: minRNRTimer,
 		RNRCount: rnrRetries,
-	}, mtu)
+	}, mtu, answers)
 	return mtu, e.stateError(err)
 }
 

@@ -5,6 +5,7 @@ package verbs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -119,6 +120,42 @@ func TestQueuesAreAsDeepAsTheCardAllows(t *testing.T) {
 	assert.Equal(t, 267, limits.RecvQueue)
 	assert.Equal(t, 48, limits.Inline)
 	require.NoError(t, e.PostRecv(limits.RecvQueue))
+}
+
+// Vendor options are offered in the request, and those of them that the listener's queue pair knows, too, come with the
+// answer, as librdmacm does it for queue pairs of its own.
+func TestBothEndsTakeTheVendorOptionsThatBothKnow(t *testing.T) {
+	f, addr := onCardWith(t, "mlx5")
+	l := listen(t, f, addr)
+	dialer := opened(t, f, l.Addr()).(*endpoint)
+	var known, taken uint32
+	done := accepting(t, l, func(e fabric.Endpoint) error {
+		err := openEndpoint(e)
+		known = e.(*endpoint).VendorOptions()
+		return errors.Join(err, e.Accept(context.Background(), nil))
+	})
+	offered := dialer.VendorOptions()
+	_, err := dialer.Connect(context.Background(), nil)
+	require.NoError(t, err)
+	taken = dialer.VendorOptions()
+	require.NoError(t, dialer.Confirm())
+	require.NoError(t, <-done)
+	require.NotEqual(t, offered, known)
+	assert.NotZero(t, taken)
+	assert.Equal(t, offered&known, taken)
+}
+
+// A card whose firmware fails with the options that the peer has told does without them, and so does the peer.
+func TestConnectionDoesWithoutVendorOptionsThatTheCardFailsWith(t *testing.T) {
+	f, addr := onCardWith(t, "ece-refused")
+	l := listen(t, f, addr)
+	a := opened(t, f, l.Addr()).(*endpoint)
+	require.NotZero(t, a.VendorOptions())
+	b := handshake(t, l, a).(*endpoint)
+	assert.Zero(t, a.VendorOptions())
+	assert.Zero(t, b.VendorOptions())
+	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: pattern(16), Signaled: true})
+	assert.Equal(t, pattern(16), poll(t, b, 1)[0].Data)
 }
 
 // The error of a card that refuses everything, with an errno or without, is returned, and ends the

@@ -141,6 +141,8 @@ struct queue_pair {
 	int max_send_sge, max_recv_sge;
 	uint32_t max_inline;
 	uint8_t timeout, retries, port, path_mtu, rnr_timer, rnr_retries, traffic_class;
+	uint32_t ece, ece_asked; // ece.c
+	bool ece_settled;
 	uint64_t deadline; // of the peer's answer, in nanoseconds; 0: none. Under control
 	bool again;	   // what it holds may be answered by now; under control
 	int unacknowledged; // asynchronous events; under control
@@ -264,6 +266,10 @@ bool announces(struct queue_pair *p);
 bool sends_header(struct queue_pair *q);
 void make_trouble(struct queue_pair *q); // without locks
 bool works(struct ibv_context *context);
+
+// ece.c
+
+bool settle_ece(struct queue_pair *q); // with control held
 
 // shapes.c
 

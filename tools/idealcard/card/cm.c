@@ -234,6 +234,7 @@ static void send_request(struct identifier *i)
 	if (datagrams(i))
 		return;
 	n->remote_qp_num = param->qp_num;
+	n->remote_ece = i->local_ece;
 	struct rdma_conn_param *c = &e->param.conn;
 	c->responder_resources = param->initiator_depth;
 	c->initiator_depth = param->responder_resources;
@@ -268,6 +269,7 @@ static void send_reply(struct identifier *i)
 		return;
 	}
 	p->remote_qp_num = qp_num;
+	p->remote_ece = (struct ibv_ece){i->remote_ece.vendor_id, i->local_ece.options, 0};
 	p->state = REP_RCVD;
 	if (behaves(i, REP_LOST) && answer_later(p, param, qp_num))
 		return;

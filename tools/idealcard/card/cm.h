@@ -49,6 +49,7 @@ struct identifier {
 	int outcome;	  // of a query: an errno, or 0
 	struct rdma_conn_param sent; // what was sent last; its data are those below
 	char data[256];
+	struct ibv_ece local_ece, remote_ece;
 };
 
 struct cm_event;

@@ -29,6 +29,7 @@
 	MANNER(COMM_EST_LATE, "comm-est-late") \
 	MANNER(REP_LOST, "rep-lost") \
 	MANNER(DREQ_LOST, "dreq-lost") \
+	MANNER(ECE_REFUSED, "ece-refused") \
 	MANNER(MLX5_INTERNAL_ERROR, "mlx5-internal-error") \
 	MANNER(MLX5_CQ_ERROR, "mlx5-cq-error") \
 	MANNER(REMOVED, "removed") \

@@ -230,7 +230,7 @@ int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask)
 	take_control();
 	int from = atomic_load(&q->state), to = mask & IBV_QP_STATE ? (int)a->qp_state : from;
 	bool has_port = !(mask & IBV_QP_PORT) || (a->port_num >= 1 && a->port_num <= card_of(ibv->context)->ports);
-	if (allowed(ibv->qp_type, from, to, mask) && has_port) {
+	if (allowed(ibv->qp_type, from, to, mask) && has_port && settle_ece(q)) {
 		set_attributes(q, a, mask, to);
 		if (to == IBV_QPS_RTR)
 			answer(q);
