@@ -139,8 +139,8 @@ func (c *Config) Validate() error { return (*link.Config)(c).Validate() }
 // PinnedMemory returns how many bytes of locked memory one end of a link with this Config takes
 // at first: for staging memory, receives, the ring of the first connection, and the device's
 // queues. The size of queues depends on the device; they are counted as mlx5 lays them out. So
-// for its cards (NVIDIA's ConnectX-4 and later) this is an upper bound, and others may take
-// somewhat more or less. It returns 0 if c is not valid.
+// for its cards (NVIDIA's ConnectX-4 and later) this is an upper bound with rdma-core v24 and
+// later, and others may take somewhat more or less. It returns 0 if c is not valid.
 //
 // Staging memory may grow to SendBuffer. On a link that several connections share, each takes RingMemory.
 func (c *Config) PinnedMemory() int { return (*link.Config)(c).PinnedMemory() }

@@ -24,9 +24,9 @@ func TestConfigDefaultsAreThoseDocumented(t *testing.T) {
 	var none *rconntest.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconntest.Config).PinnedMemory())
-	// Staging memory, as it is at first, and receives with their headers, inline data, mlx5's queues of 32, 4 and
+	// Staging memory, as it is at first, and receives with their headers, inline data, mlx5's queues of 16, 4 and
 	// 16 KiB, and a ring.
-	const fixed = 64<<10 + (4+4)<<10 + (16+32+4+16+4)<<10
+	const fixed = 64<<10 + (4+4)<<10 + (16+16+4+16+4)<<10
 	require.Equal(t, fixed+16<<10, none.PinnedMemory())
 	require.Equal(t, fixed+1<<20, (&rconntest.Config{Dedicated: true}).PinnedMemory())
 	requireRingMemory(t, none, 16<<10, 1<<20)

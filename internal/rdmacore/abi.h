@@ -7,11 +7,12 @@
 //   - a comment behind a member is the official path where that differs, or
 //     several where they share its place;
 //   - "partial" behind a struct: only the front of the official one, which the
-//     libraries alone allocate.
+//     libraries alone allocate; "the end": only its end, which grows at the front.
 
 #ifndef RINGNET_ABI_H
 #define RINGNET_ABI_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <netinet/in.h>
@@ -23,6 +24,7 @@ struct rn_ibv_ah;
 struct rn_ibv_cq;
 struct rn_ibv_qp;
 struct rn_ibv_wc;
+struct rn_ibv_qp_init_attr_ex;
 struct rn_ibv_send_wr;
 struct rn_ibv_recv_wr;
 
@@ -45,6 +47,15 @@ struct rn_ibv_context { // partial
 	int cmd_fd;
 	int async_fd;
 	int num_comp_vectors;
+	pthread_mutex_t mutex;
+	void *abi_compat;
+};
+
+struct rn_verbs_context { // the end
+	struct rn_ibv_qp *(*create_qp_ex)(struct rn_ibv_context *ctx, struct rn_ibv_qp_init_attr_ex *attr);
+	void *reserved_0[5];
+	size_t sz;
+	struct rn_ibv_context context;
 };
 
 struct rn_ibv_device_attr {
@@ -178,6 +189,25 @@ struct rn_ibv_qp_init_attr {
 	struct rn_ibv_qp_cap cap;
 	unsigned int qp_type;
 	int sq_sig_all;
+};
+
+struct rn_ibv_qp_init_attr_ex {
+	void *qp_context;
+	struct rn_ibv_cq *send_cq;
+	struct rn_ibv_cq *recv_cq;
+	struct rn_ibv_srq *srq;
+	struct rn_ibv_qp_cap cap;
+	unsigned int qp_type;
+	int sq_sig_all;
+	uint32_t comp_mask;
+	struct rn_ibv_pd *pd;
+	void *xrcd;
+	uint32_t create_flags;
+	uint16_t max_tso_header;
+	void *rwq_ind_tbl;
+	uint64_t rx_hash_conf[3];
+	uint32_t source_qpn;
+	uint64_t send_ops_flags;
 };
 
 struct rn_ibv_qp_attr {
@@ -329,6 +359,12 @@ enum {
 	RN_IBV_QP_MIN_RNR_TIMER = 1 << 15,
 	RN_IBV_QP_SQ_PSN = 1 << 16,
 	RN_IBV_QP_DEST_QPN = 1 << 20,
+
+	RN_IBV_QP_INIT_ATTR_PD = 1 << 0,
+	RN_IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
+
+	RN_IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
+	RN_IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,
 
 	RN_IBV_WR_RDMA_WRITE = 0,
 	RN_IBV_WR_RDMA_WRITE_WITH_IMM = 1,

@@ -62,7 +62,7 @@ func tryCompile(t *testing.T, source string) ([]byte, error) {
 }
 
 var (
-	structLine   = regexp.MustCompile(`^struct (rn_\w+) \{( // partial)?$`)
+	structLine   = regexp.MustCompile(`^struct (rn_\w+) \{(?: // (partial|the end))?$`)
 	memberLine   = regexp.MustCompile(`^\t.*?(?:\(\*(\w+)\)\(.*\)|(\w+)(?:\[\d+\])?);(?: // (.+))?$`)
 	constantLine = regexp.MustCompile(`^\tRN_(\w+) = .*,$`)
 )
@@ -91,13 +91,13 @@ func layoutCheck(t *testing.T) string {
 		fmt.Fprintf(&c, "SAME(IBV_WC_%s == %d);\n", name, status)
 	}
 	var ours, theirs string
-	var partial bool
+	var part string
 	structs, members, constants := 0, 0, 0
 	for _, line := range strings.Split(string(text), "\n") {
 		if m := structLine.FindStringSubmatch(line); m != nil {
-			ours, theirs, partial = "struct "+m[1], "struct "+strings.TrimPrefix(m[1], "rn_"), m[2] != ""
+			ours, theirs, part = "struct "+m[1], "struct "+strings.TrimPrefix(m[1], "rn_"), m[2]
 			structs++
-			if !partial {
+			if part == "" {
 				fmt.Fprintf(&c, "SAME(sizeof(%s) == sizeof(%s));\n", ours, theirs)
 			}
 			continue
@@ -126,7 +126,11 @@ func layoutCheck(t *testing.T) string {
 		}
 		members++
 		for _, path := range strings.Split(path, ", ") {
-			fmt.Fprintf(&c, "SAME(offsetof(%s, %s) == offsetof(%s, %s));\n", ours, name, theirs, path)
+			if part == "the end" {
+				fmt.Fprintf(&c, "SAME(sizeof(%[1]s) - offsetof(%[1]s, %[2]s) == sizeof(%[3]s) - offsetof(%[3]s, %[4]s));\n", ours, name, theirs, path)
+			} else {
+				fmt.Fprintf(&c, "SAME(offsetof(%s, %s) == offsetof(%s, %s));\n", ours, name, theirs, path)
+			}
 			fmt.Fprintf(&c, "SAME(sizeof(((%s *)0)->%s) == sizeof(((%s *)0)->%s));\n", ours, name, theirs, path)
 		}
 	}

@@ -48,6 +48,7 @@ type device struct {
 	attr    C.struct_rn_ibv_device_attr
 	most    int           // bytes of inline data
 	alone   bool          // each request is posted alone
+	lean    bool          // queue pairs that post writes alone take less memory
 	file    *os.File      // a duplicate of the context's async_fd
 	done    chan struct{} // closed when the goroutine has ended
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/ringnet/ringnet/internal/provider"
 )
@@ -77,8 +78,10 @@ func (d *device) grants(s shape, size int) {
 // goRound decides what the device is used without, by its driver and the version of rdma-core. The limit of inline
 // data that a user has set counts for more.
 func (d *device) goRound(limit int, library provider.Version) {
-	driver, _ := os.Readlink(filepath.Join(sysInfiniband, contextName(d.ctx), "device/driver"))
-	detour := provider.DetourOf(filepath.Base(driver), library)
+	link, _ := os.Readlink(filepath.Join(sysInfiniband, contextName(d.ctx), "device/driver"))
+	driver := filepath.Base(link)
+	detour := provider.DetourOf(driver, library)
+	d.lean = isLean(driver)
 	d.alone = detour.Batch
 	d.most = MaxInline
 	switch {
@@ -88,3 +91,8 @@ func (d *device) goRound(limit int, library provider.Version) {
 		d.most = 0
 	}
 }
+
+// isLean reports whether the driver is NVIDIA's mlx5, also of a subfunction (mlx5_core.sf). For ibv_create_qp its
+// provider makes slots of the send queue in which memory windows can be bound, 512 bytes long; for writes alone, with
+// MaxInline, 256 bytes, from rdma-core v24 on. ibv_post_send still posts them (ibv_wr_post(3)).
+func isLean(driver string) bool { return strings.HasPrefix(driver, "mlx5_core") }

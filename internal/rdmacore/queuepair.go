@@ -142,6 +142,10 @@ func (q *QueuePair) Create(t Type, sends, recvs int) error {
 	if q.sendCQ != nil {
 		sendCQ = q.sendCQ
 	}
+	writesOnly := C.int(0)
+	if t == RC && q.device.lean {
+		writesOnly = 1
+	}
 	var err error
 	s, isLimit := shape{t, sends, recvs}, true
 	for _, inline := range q.device.sizesFor(s) {
@@ -152,7 +156,7 @@ func (q *QueuePair) Create(t Type, sends, recvs int) error {
 			max_recv_sge:    1,
 			max_inline_data: C.uint32_t(inline),
 		}
-		rc := C.rn_create_qp(q.pd, C.uint(t), sendCQ, q.cq, &wanted, &q.qp)
+		rc := C.rn_create_qp(q.pd, C.uint(t), writesOnly, sendCQ, q.cq, &wanted, &q.qp)
 		if rc == 0 {
 			q.inline = min(int(wanted.max_inline_data), inline) // less may be granted, and what is more was not asked for
 			if isLimit {

@@ -286,7 +286,31 @@ int rn_destroy_cq(struct rn_ibv_cq *cq)
 	return result(lib.ibv_destroy_cq(cq));
 }
 
-int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, struct rn_ibv_cq *send_cq, struct rn_ibv_cq *recv_cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp)
+// create_qp_for_writes makes a queue pair for writes alone, or returns NULL. ibv_create_qp_ex is no function of a
+// library: verbs.h has it find the provider's.
+static struct rn_ibv_qp *create_qp_for_writes(struct rn_ibv_pd *pd, struct rn_ibv_qp_init_attr *attr)
+{
+	struct rn_ibv_context *ctx = attr->send_cq->context;
+	struct rn_verbs_context *newer = (void *)((char *)ctx - offsetof(struct rn_verbs_context, context));
+	struct rn_ibv_qp_init_attr_ex ex = {
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.comp_mask = RN_IBV_QP_INIT_ATTR_PD | RN_IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = pd,
+		.send_ops_flags = RN_IBV_QP_EX_WITH_RDMA_WRITE | RN_IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+	};
+	// Else it is in no verbs_context, or in one that ends before.
+	if (ctx->abi_compat != (void *)UINTPTR_MAX || newer->sz < sizeof *newer || !newer->create_qp_ex)
+		return NULL;
+	struct rn_ibv_qp *qp = newer->create_qp_ex(ctx, &ex);
+	if (qp)
+		attr->cap = ex.cap;
+	return qp;
+}
+
+int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, int writes_only, struct rn_ibv_cq *send_cq, struct rn_ibv_cq *recv_cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp)
 {
 	struct rn_ibv_qp_init_attr attr = {
 		.send_cq = send_cq,
@@ -296,7 +320,11 @@ int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, struct rn_ibv_cq *send
 	};
 	errno = 0;
 	wipe_stack();
-	*qp = lib.ibv_create_qp(pd, &attr);
+	*qp = writes_only ? create_qp_for_writes(pd, &attr) : NULL;
+	if (!*qp) {
+		errno = 0;
+		*qp = lib.ibv_create_qp(pd, &attr);
+	}
 	if (!*qp)
 		return failed();
 	*cap = attr.cap;

@@ -64,7 +64,10 @@ int rn_dereg_mr(struct rn_ibv_mr *mr);
 int rn_create_comp_channel(struct rn_ibv_context *ctx, struct rn_ibv_comp_channel **channel);
 int rn_create_cq(struct rn_ibv_context *ctx, int depth, struct rn_ibv_comp_channel *channel, int vector, struct rn_ibv_cq **cq);
 int rn_destroy_cq(struct rn_ibv_cq *cq);
-int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, struct rn_ibv_cq *send_cq, struct rn_ibv_cq *recv_cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp);
+
+// rn_create_qp makes a queue pair. With writes_only it is one that posts writes alone, where the
+// provider can make such.
+int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, int writes_only, struct rn_ibv_cq *send_cq, struct rn_ibv_cq *recv_cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp);
 int rn_destroy_qp(struct rn_ibv_qp *qp);
 int rn_create_ah(struct rn_ibv_pd *pd, struct rn_ibv_ah_attr *attr, struct rn_ibv_ah **ah);
 int rn_destroy_ah(struct rn_ibv_ah *ah);

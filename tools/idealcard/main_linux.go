@@ -87,7 +87,7 @@ func parse(args []string) (o options, err error) {
 	flags.BoolVar(&o.rnr, "rnr", false, "messages may find no receive posted")
 	flags.StringVar(&o.faults, "faults", "", "`schedule` of faults, such as out=50ms,qp=1e-5,kill@2000: README.md has the kinds")
 	manners := flags.String("manners", "", "`names` of manners that all cards have, between commas: README.md")
-	flags.StringVar(&o.release, "rdma-core", "", "`version` that libibverbs' file says, such as 50.0; cards with manners of a driver then have that driver")
+	flags.StringVar(&o.release, "rdma-core", "", "`version` that libibverbs' file says, such as 50.0")
 	seed := flags.Uint64("seed", 0, "`number` that decides what manners and faults draw; 0: any, which is printed if the command fails")
 	path := flags.String("fabric", "", "`file` that describes the cards: README.md has the format")
 	if err := flags.Parse(args); err != nil {
@@ -183,11 +183,7 @@ func run(o options) (int, error) {
 	return status, nil
 }
 
-// drivers are those whose providers have manners, by the beginning of the manners' names.
-var drivers = map[string]string{"mlx5": "mlx5_core", "bnxt_re": "bnxt_en", "irdma": "ice", "qedr": "qede", "hns": "hns3"}
-
-// pretend makes a folder with the libraries in which the file of libibverbs has the version of a release, and gives
-// cards their drivers.
+// pretend makes a folder with the libraries in which the file of libibverbs has the version of a release.
 func (o options) pretend(dir, libraries string) (string, error) {
 	to := filepath.Join(dir, "libraries")
 	if err := errors.Join(os.Mkdir(to, 0o755), os.CopyFS(to, os.DirFS(libraries))); err != nil {
@@ -196,15 +192,6 @@ func (o options) pretend(dir, libraries string) (string, error) {
 	const name = "libibverbs.so.1"
 	file := name + ".14." + o.release
 	errs := []error{os.Rename(filepath.Join(to, name), filepath.Join(to, file)), os.Symlink(file, filepath.Join(to, name))}
-	for _, c := range o.fabric.Cards {
-		for begin, driver := range drivers {
-			if !slices.ContainsFunc(c.Manners, func(m string) bool { return strings.HasPrefix(m, begin) }) {
-				continue
-			}
-			device := filepath.Join(hostDir(dir, c.Host), c.Name, "device")
-			errs = append(errs, os.MkdirAll(device, 0o755), os.Symlink("../../../bus/pci/drivers/"+driver, filepath.Join(device, "driver")))
-		}
-	}
 	return to, errors.Join(errs...)
 }
 

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,10 @@ func describe(dir string, f *cardFabric, host int) error {
 			continue
 		}
 		files[c.Name+"/node_type"] = "1: CA"
+		if driver := driverOf(c.Manners); driver != "" {
+			device := filepath.Join(dir, c.Name, "device")
+			errs = append(errs, os.MkdirAll(device, 0o755), os.Symlink("../../../bus/pci/drivers/"+driver, filepath.Join(device, "driver")))
+		}
 		if slices.Contains(c.Manners, "iwarp") {
 			files[c.Name+"/node_type"] = "4: RNIC"
 		}
@@ -64,6 +69,19 @@ func describe(dir string, f *cardFabric, host int) error {
 		errs = append(errs, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text+"\n"), 0o644))
 	}
 	return errors.Join(errs...)
+}
+
+// drivers are those whose providers have manners, by the beginning of the manners' names.
+var drivers = map[string]string{"mlx5": "mlx5_core", "bnxt_re": "bnxt_en", "irdma": "ice", "qedr": "qede", "hns": "hns3"}
+
+// driverOf is the driver of a card, or "".
+func driverOf(manners []string) string {
+	for begin, driver := range drivers {
+		if slices.ContainsFunc(manners, func(m string) bool { return strings.HasPrefix(m, begin) }) {
+			return driver
+		}
+	}
+	return ""
 }
 
 // interfaceOf returns what finds the network interface of a port with an address, or "".

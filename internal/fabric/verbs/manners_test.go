@@ -112,14 +112,20 @@ func TestQueuesAreAsDeepAsTheCardAllows(t *testing.T) {
 	f, addr := onCardWith(t, "mlx5")
 	l := listen(t, f, addr)
 	deep := options
-	deep.SendQueue, deep.RecvQueue = 16384, 267
-	e := dialed(t, f, l.Addr())
-	limits, err := e.Open(deep)
-	require.NoError(t, err)
-	assert.Equal(t, 8192, limits.SendQueue)
-	assert.Equal(t, 267, limits.RecvQueue)
-	assert.Equal(t, 48, limits.Inline)
-	require.NoError(t, e.PostRecv(limits.RecvQueue))
+	for asked, want := range map[int]fabric.Limits{
+		8192:  {SendQueue: 8192, Inline: rdmacore.MaxInline}, // in slots of 256 bytes; those of ibv_create_qp have 512
+		16384: {SendQueue: 16384, Inline: 64},
+		32768: {SendQueue: 32768, Inline: 0},
+	} {
+		deep.SendQueue, deep.RecvQueue = asked, 267
+		e := dialed(t, f, l.Addr())
+		limits, err := e.Open(deep)
+		require.NoError(t, err)
+		assert.Equal(t, want.SendQueue, limits.SendQueue)
+		assert.Equal(t, want.Inline, limits.Inline)
+		assert.Equal(t, 267, limits.RecvQueue)
+		require.NoError(t, e.PostRecv(limits.RecvQueue))
+	}
 }
 
 // Vendor options are offered in the request, and those of them that the listener's queue pair knows, too, come with the

@@ -96,7 +96,7 @@ func (q *queuePair) open(recvs int) error {
 	q.depth = sends
 	q.stride = rdmacore.Stride(grhSize + q.mtu)
 	memory := fabric.Pages(recvs*q.stride) + fabric.Pages(sends*q.stride)
-	if err := q.memory.Reserve(memory + fabric.DeviceQueues(sends, recvs)); err != nil {
+	if err := q.memory.Reserve(memory + fabric.DatagramQueues(sends, recvs)); err != nil {
 		return err
 	}
 	if err := q.createQueues(sends, recvs); err != nil {

@@ -273,7 +273,8 @@ bool settle_ece(struct queue_pair *q); // with control held
 
 // shapes.c
 
-bool refuses_shape(const struct card *c, const struct ibv_qp_cap *cap);
+// operations are of ibv_create_qp_ex, or 0: all.
+bool refuses_shape(const struct card *c, const struct ibv_qp_cap *cap, uint64_t operations);
 void grant(const struct card *c, struct ibv_qp_cap *cap);
 void slow_registration(const struct card *c, size_t length);
 void slow_queue_pair(struct card *c);
@@ -327,7 +328,11 @@ bool lock_sends_of(struct queue_pair *q);
 bool holds(struct queue_pair *q);
 void run_held(struct queue_pair *q, struct after *after);
 
-// queuepair.c: with control held.
+// queuepair.c
+
+struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *a);
+
+// With control held:
 
 void remove_queue_pair(struct queue_pair *q);
 bool share_partition(const struct queue_pair *p, const struct queue_pair *q);

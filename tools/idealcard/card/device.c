@@ -25,9 +25,21 @@ static void describe(struct ibv_device *d, int n)
 	snprintf(d->ibdev_path, sizeof d->ibdev_path, "/sys/class/infiniband/%s", d->name);
 }
 
+// A context is the end of a verbs_context, in which programs find newer calls.
+static struct verbs_context *with_newer(struct context *c)
+{
+	return (struct verbs_context *)((char *)c - offsetof(struct verbs_context, context));
+}
+
 struct ibv_context *open_context(struct card *card)
 {
-	struct context *c = allocate(self, sizeof *c);
+	struct verbs_context *newer = allocate(self, offsetof(struct verbs_context, context) + sizeof(struct context));
+	struct context *c = (struct context *)&newer->context;
+	memset(newer, 0, offsetof(struct verbs_context, context) + sizeof *c);
+	newer->sz = sizeof *newer;
+	if (has(card, MLX5))
+		newer->create_qp_ex = create_qp_ex;
+	c->ibv.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	struct ibv_device *d = &devices[card - fabric->card];
 	hold_more(CONTEXTS, 1);
 	describe(d, card - fabric->card);
@@ -85,7 +97,7 @@ int ibv_close_device(struct ibv_context *c)
 	release_control();
 	close(c->async_fd);
 	hold_more(CONTEXTS, -1);
-	release(c);
+	release(with_newer((struct context *)c));
 	return 0;
 }
 

@@ -38,7 +38,7 @@ static struct queue_pair *new_queue_pair(struct ibv_pd *pd, const struct ibv_qp_
 	return q;
 }
 
-struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
+static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *a, uint64_t operations)
 {
 	struct card *c = card_of(pd->context);
 	if (unset_mask_refused(pd->context))
@@ -48,7 +48,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 		return NULL;
 	}
 	slow_queue_pair(c);
-	if (c->manners && refuses_shape(c, &a->cap))
+	if (c->manners && refuses_shape(c, &a->cap, operations))
 		return NULL;
 	if (a->qp_type != IBV_QPT_RC && a->qp_type != IBV_QPT_UD) {
 		errno = EOPNOTSUPP;
@@ -80,6 +80,19 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 	fabric->queue_pairs = q;
 	release_control();
 	return &q->ibv;
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a) { return create(pd, a, 0); }
+
+// create_qp_ex makes a queue pair for some operations, which ibv_post_send posts, too: ibv_wr_post(3). It has not what
+// that describes.
+struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *a)
+{
+	const uint32_t both = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	if (a->comp_mask == both && a->pd->context == context)
+		return create(a->pd, (struct ibv_qp_init_attr *)a, a->send_ops_flags);
+	errno = EINVAL;
+	return NULL;
 }
 
 // leave_peer has whoever sends to q find no one there.

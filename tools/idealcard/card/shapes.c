@@ -36,12 +36,14 @@ void limit(struct card *c, enum manner m)
 	lower(&c->max_inline, families[m].max_inline);
 }
 
-// slot is the size in bytes of a slot of mlx5's send queue.
-static uint64_t slot(uint32_t sge, uint32_t inline_data)
+// slot is the size in bytes of a slot of mlx5's send queue: for all operations it has room to bind a memory window.
+static uint64_t slot(uint32_t sge, uint32_t inline_data, uint64_t operations)
 {
-	enum { OVERHEAD = 192, SEGMENT = 16, INLINE_HEADER = 4, BLOCK = 64 };
+	enum { BIND = 192, WRITE = 32, SEGMENT = 16, INLINE_HEADER = 4, BLOCK = 64 };
+	const uint64_t writes = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND;
 	uint64_t gathers = sge * SEGMENT, inlines = inline_data ? (INLINE_HEADER + inline_data + SEGMENT - 1) / SEGMENT * SEGMENT : 0;
-	return (OVERHEAD + (gathers > inlines ? gathers : inlines) + BLOCK - 1) / BLOCK * BLOCK;
+	uint64_t overhead = operations && !(operations & ~writes) ? WRITE : BIND;
+	return (overhead + (gathers > inlines ? gathers : inlines) + BLOCK - 1) / BLOCK * BLOCK;
 }
 
 static uint64_t queue_memory(uint32_t sends, uint32_t inline_data, uint32_t receives) { return sends * (64ull + inline_data) + receives * 16ull; }
@@ -60,7 +62,7 @@ static bool runs_short(const struct ibv_qp_cap *cap)
 
 // refuses_shape reports whether a card refuses to make a queue pair that is within its limits, or
 // with BNXT_RE one that is not, and sets errno as the card does.
-bool refuses_shape(const struct card *c, const struct ibv_qp_cap *cap)
+bool refuses_shape(const struct card *c, const struct ibv_qp_cap *cap, uint64_t operations)
 {
 	static const int shortages[] = {ENOMEM, EPERM, EAGAIN}, refusals[] = {0, EIO, EINVAL};
 	errno = EINVAL;
@@ -76,7 +78,7 @@ bool refuses_shape(const struct card *c, const struct ibv_qp_cap *cap)
 		errno = shortages[fabric->seed % 3];
 		return true;
 	}
-	return has(c, MLX5) && cap->max_send_wr * slot(cap->max_send_sge, cap->max_inline_data) > 32768 * 64;
+	return has(c, MLX5) && cap->max_send_wr * slot(cap->max_send_sge, cap->max_inline_data, operations) > 32768 * 64;
 }
 
 // grant sets how much inline data a queue pair has, where that is not what was asked for. It may be
