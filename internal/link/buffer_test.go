@@ -135,3 +135,24 @@ func TestCloseWriteEndsNewBuffer(t *testing.T) {
 		n.Cut(false)
 	})
 }
+
+// A buffer comes back when the device has sent it, whatever else is sent, or is not.
+func TestABufferComesBackWhenNothingElseIsSent(t *testing.T) {
+	onLink(t, sim.Link{Latency: time.Millisecond}, testConfig, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
+		for size := 1; size <= 256<<10; size *= 4 {
+			b, err := clients[0].NewBuffer(size)
+			require.NoError(t, err)
+			require.NoError(t, writeAll(clients[1], make([]byte, 2<<10))) // staged before it
+			discarded := make(chan error, 1)
+			go func() {
+				_, err := servers[0].Discard(size, unlimited())
+				discarded <- err
+			}()
+			_, err = clients[0].WriteBuffer(b, 0, size, unlimited())
+			require.NoError(t, err)
+			b.Close() // waits for that
+			require.NoError(t, <-discarded)
+		}
+		closeAtOnce(clients, servers)
+	})
+}

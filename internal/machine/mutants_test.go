@@ -23,6 +23,9 @@ var edits = []mutants.Mutant{
 	{Name: "what has not been read is not read from the ring before", File: "inbox.go", Old: "		n, p = min(n, left), s.inbox.drained\n", New: "		n = min(n, left)\n"},
 	{Name: "bytes that were dropped count as sent", File: "close.go", Old: "	s.ledger.Drop()\n", New: ""},
 	{Name: "the key exchange keeps its slot", File: "receive.go", Old: "				l.send.slots.CompleteOther()\n", New: ""},
+	{Name: "slots run out, and nothing that has them is signaled", File: "send.go", Old: "	return q.slots.Unsignaled() >= few\n", New: "	return false && few > 0\n"},
+	{Name: "buffers of records are not signaled", File: "control.go", Old: "	l.send.signal = l.send.signal || last\n", New: "	_ = last\n"},
+	{Name: "what is sent again is not signaled", File: "retransmit.go", Old: "		q.signal = true\n", New: ""},
 	{Name: "the queue pair is not disconnected", File: "life.go", Old: "	l.qp.state = qpError\n	return true\n", New: "	return false\n"},
 	{Name: "a link goes on before all receives are back", File: "life.go", Old: "l.qp.posted == 0 && !l.send.posting", New: "!l.send.posting"},
 }

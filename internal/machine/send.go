@@ -106,9 +106,13 @@ func (l *Link) HasBatch() bool {
 	return true
 }
 
-// slotsShort reports whether messages wait for slots, and a few of those that are taken have no completion to come.
+// slotsShort reports whether a quarter of the slots has no completion to come, or, where messages wait for slots, a few.
 func (q *sendQueue) slotsShort() bool {
-	return !q.slots.MaySend() && q.slots.Unsignaled() >= q.slots.Depth()/16
+	few := q.slots.Depth() / 4
+	if !q.slots.MaySend() {
+		few /= 4
+	}
+	return q.slots.Unsignaled() >= few
 }
 
 // signal has the last of the batch signaled: its completion is that of all before it, too.
@@ -149,13 +153,12 @@ func (l *Link) Posted(err error) (full bool) {
 	return full
 }
 
-// push adds a work request to the batch, for the caller to fill in. A quarter of the slots at most is not signaled.
+// push adds a work request to the batch, for the caller to fill in.
 func (l *Link) push(id uint64) *fabric.WorkRequest {
 	q := &l.send
 	q.batch = q.batch[:len(q.batch)+1]
 	wr := &q.batch[len(q.batch)-1]
 	*wr = fabric.WorkRequest{ID: id}
-	q.signal = q.signal || q.slots.Unsignaled() >= q.slots.Depth()/4
 	l.stats.WorkRequests++
 	return wr
 }
