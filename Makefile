@@ -194,6 +194,7 @@ test-card: $(CARD) bin/cpeer
 	cd rdmaudp && $(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)' . ./internal/ud ./examples/feed
 	cd rdmaudp && $(TEST_RDMA) $(ON_INFINIBAND) -run InfiniBand .
 	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/testing/integration
+	$(TEST_RDMA) -race $(ON_CARD) -run '^TestConfigReachesRDMA$$' ./internal/transport
 	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/rdmacore ./internal/fabric/verbs
 	$(TEST_RDMA) $(ON_INFINIBAND) $(SUITE) -skip '$(CARD_LACKS)'
 	$(TEST_RDMA) $(ON_INFINIBAND) -skip '$(CARD_LACKS)|/^shm$$' ./internal/testing/integration

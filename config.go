@@ -130,6 +130,14 @@ type Config struct {
 	// this: 3.8 s by default, 15.0 s with devices that wait four times as long. Soft-RoCE takes 7 for
 	// "without end".
 	Retries int
+
+	// Vectors are the completion vectors of the card whose interrupts tell this end's links that
+	// something has arrived, as Linux lists processors: "0-3,8". Links take them in turn. Default "":
+	// those whose interrupts go to processors of the card's NUMA node, where the host has several
+	// nodes and the card is one of NVIDIA's (mlx5), whose interrupts tell their vectors; else all.
+	// ringnet info shows them. Those that a card does not have are left out; without any, the default
+	// counts. Who has set the affinity of interrupts, or runs on certain processors, knows better.
+	Vectors string
 }
 
 // Validate returns an error that names the first field whose value is not allowed, or nil. Dial

@@ -83,6 +83,8 @@ func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
 		"AckTimeout, most":       {AckTimeout: time.Minute},
 		"Retries, least":         {Retries: 1},
 		"Retries, most":          {Retries: 7},
+		"Vectors, least":         {Vectors: "0"},
+		"Vectors, most":          {Vectors: "8191"},
 		"TrafficClass, most":     {TrafficClass: 255},
 	}
 	test := func(t *testing.T, v venue) {
@@ -149,6 +151,7 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"Links":            {{Links: -1}, {Links: 65}},
 		"AckTimeout":       {{AckTimeout: -1}, {AckTimeout: 999 * time.Microsecond}, {AckTimeout: time.Minute + 1}},
 		"Retries":          {{Retries: -1}, {Retries: 8}},
+		"Vectors":          {{Vectors: "a"}, {Vectors: "3-1"}, {Vectors: "0, 1"}, {Vectors: "8192"}},
 	} {
 		for _, cfg := range bad {
 			require.ErrorContains(t, cfg.Validate(), "Config."+field, "%+v", cfg)

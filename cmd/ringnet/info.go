@@ -102,6 +102,7 @@ var infoText = template.Must(template.New("").Funcs(template.FuncMap{
 {{- range $d := .Devices}}
 {{- .Name}}{{with .Driver}}, driver {{.}}{{end}}{{with .Firmware}}, firmware {{.}}{{end}}{{if .IWARP}}, iWARP, which ringnet refuses{{end}}
 {{range .Detours}}  round a defect of this rdma-core: {{.}}
+{{end}}{{with .Near}}  near NUMA node {{.Node}}: processors {{.Processors}}{{with .Vectors}}, completion vectors {{.}}{{end}}
 {{end}}{{range .Ports}}  port {{.Number}} is {{.State}}: {{.LinkLayer}}, {{.Rate}}
 {{range .Interfaces}}    on {{.Name}} with an MTU of {{.MTU}}{{with .RoCEMTU}} (RoCE: {{.}}){{end}}{{with index $d.Addresses .Name}}: {{list .}}{{end}}
 {{end}}{{range .GIDs}}    GID {{.Index}}: {{.GID}}, {{.Type}}

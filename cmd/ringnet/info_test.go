@@ -30,9 +30,10 @@ func TestInfoSaysWhatAutoOffers(t *testing.T) {
 func TestInfoDescribesDevices(t *testing.T) {
 	var out strings.Builder
 	port := host.Port{Number: 1, State: "ACTIVE", LinkLayer: "Ethernet", Rate: "100 Gb/sec", Interfaces: []host.Interface{{Name: "eth0", MTU: 1500, RoCEMTU: 1024}, {Name: "eth0.7", MTU: 9000, RoCEMTU: 4096}}, GIDs: []host.GID{{Index: 3, GID: "fe80::1", Type: "RoCE v2"}}}
-	card := deviceInfo{Device: host.Device{Name: "mlx5_0", Driver: "mlx5_core", Firmware: "20.1", Ports: []host.Port{port, {Number: 2, State: "DOWN"}}}, Addresses: map[string][]string{"eth0": {"10.0.0.1/24"}}}
+	card := deviceInfo{Device: host.Device{Name: "mlx5_0", Driver: "mlx5_core", Firmware: "20.1", Near: &host.Near{Node: 1, Processors: "16-31", Vectors: "0-15"}, Ports: []host.Port{port, {Number: 2, State: "DOWN"}}}, Addresses: map[string][]string{"eth0": {"10.0.0.1/24"}}}
 	require.NoError(t, infoText.Execute(&out, info{Devices: []deviceInfo{card, {Device: host.Device{Name: "siw0", IWARP: true}}}, Library: libraryInfo{Version: "44.0", Path: "/usr/lib/libibverbs.so.1", Packages: []string{"ibverbs-providers 44.0-2"}}, Memory: memoryInfo{Limit: 1 << 30, LockedLimit: 64 << 10}}))
 	require.Contains(t, out.String(), `mlx5_0, driver mlx5_core, firmware 20.1
+  near NUMA node 1: processors 16-31, completion vectors 0-15
   port 1 is ACTIVE: Ethernet, 100 Gb/sec
     on eth0 with an MTU of 1500 (RoCE: 1024): 10.0.0.1/24
     on eth0.7 with an MTU of 9000 (RoCE: 4096)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/numa"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -31,6 +32,7 @@ type Config struct {
 	LinkIdle         time.Duration // that a link without streams stays; negative: not at all
 	AckTimeout       time.Duration // of the queue pair
 	Retries          int           // of the queue pair
+	Vectors          string        // completion vectors, as numa.ParseList has them; empty: those near the card
 }
 
 // The defaults of how long a device waits for an acknowledgement of its peer, and of how often it
@@ -126,6 +128,9 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	if d.TrafficClass > maxTrafficClass {
 		return d, fmt.Errorf("Config.TrafficClass is %d: want 1 to %d, 0 for the system's choice, or a negative number for class 0", d.TrafficClass, maxTrafficClass)
+	}
+	if _, err := numa.ParseList(d.Vectors); err != nil {
+		return d, fmt.Errorf("Config.Vectors is %q: want numbers of completion vectors, such as 0-3,8: %w", d.Vectors, err)
 	}
 	return d, nil
 }

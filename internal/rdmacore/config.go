@@ -17,6 +17,10 @@ type Config struct {
 	// TrafficClass is what packets are marked with, as ringnet.Config has it: 1 to 255,
 	// negative for a class of 0; 0 means the system's choice.
 	TrafficClass int
+
+	// Vectors are the completion vectors whose interrupts announce completions, as numa.ParseList has
+	// them. A device that has none of them uses those near it.
+	Vectors string
 }
 
 // class is the byte to mark packets with, if there is one.

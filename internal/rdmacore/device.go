@@ -14,6 +14,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/numa"
 	"github.com/ringnet/ringnet/internal/provider"
 )
 
@@ -48,6 +50,8 @@ type device struct {
 	attr    C.struct_rn_ibv_device_attr
 	most    int           // bytes of inline data
 	alone   bool          // each request is posted alone
+	node    int           // near it, or numa.Unknown
+	near    []int         // completion vectors; none: all
 	lean    bool          // queue pairs that post writes alone take less memory
 	file    *os.File      // a duplicate of the context's async_fd
 	done    chan struct{} // closed when the goroutine has ended
@@ -68,6 +72,8 @@ func (s *devices) acquire(ctx deviceContext) (*device, error) {
 	}
 	if d.users == 0 {
 		d.goRound(s.inline, s.library)
+		name := contextName(ctx)
+		d.node, d.near = host.Node(name), host.Vectors(name)
 		if err := d.open(); err != nil {
 			return nil, err
 		}
@@ -230,7 +236,18 @@ func (d *device) clamp(send, recv int) (int, int) {
 	return send, recv
 }
 
-// nextVector spreads the completion queues over the device's interrupts.
-func (d *device) nextVector() int {
-	return int(d.vector.Add(1) % uint32(max(d.ctx.num_comp_vectors, 1)))
+// host is this one. Tests have others.
+var host numa.Tree = "/"
+
+// nextVector spreads the completion queues over the device's interrupts: those of the vectors that are wanted, or else
+// those near it, or else all.
+func (d *device) nextVector(wanted []int) int {
+	turn, n := d.vector.Add(1), max(int(d.ctx.num_comp_vectors), 1)
+	for _, list := range [][]int{wanted, d.near} {
+		there := slices.DeleteFunc(slices.Clone(list), func(v int) bool { return v >= n })
+		if len(there) > 0 {
+			return there[turn%uint32(len(there))]
+		}
+	}
+	return int(turn % uint32(n))
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/mapping"
+	"github.com/ringnet/ringnet/internal/numa"
 )
 
 // Access says who may write to memory.
@@ -74,6 +75,7 @@ func (q *QueuePair) Register(n int, a Access) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
+	numa.Prefer(bytes, q.device.node)
 	// A child process must not share the pages: between fork and exec, the first of the
 	// two processes to write to a page would get a copy of it, which the device does not
 	// use.

@@ -18,6 +18,7 @@ import (
 	"unsafe"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/numa"
 )
 
 // Type is the type of a queue pair.
@@ -49,6 +50,7 @@ type QueuePair struct {
 	qp      *C.struct_rn_ibv_qp
 	sends   *Queue // of sendCQ
 	inline  int
+	vector  int // of cq
 
 	mu     sync.Mutex // guards memory, until Close
 	memory []*Memory
@@ -115,7 +117,9 @@ func (q *QueuePair) CreateCompletionQueue(depth int) error {
 	if q.cq != nil {
 		return nil
 	}
-	return q.createCQ(depth, q.channel, q.device.nextVector(), &q.cq)
+	wanted, _ := numa.ParseList(q.ID.config.Vectors) // valid
+	q.vector = q.device.nextVector(wanted)
+	return q.createCQ(depth, q.channel, q.vector, &q.cq)
 }
 
 // CreateSendCompletionQueue makes another completion queue for sends, for those who poll what they

@@ -7,6 +7,9 @@ type Config struct {
 	// TrafficClass is what the packets of connections are marked with, as
 	// ringnet.Config has it.
 	TrafficClass int
+
+	// Vectors are completion vectors, as ringnet.Config has them.
+	Vectors string
 }
 
 // Fabric returns the fabric with the default configuration.

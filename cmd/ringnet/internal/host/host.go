@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ringnet/ringnet/internal/numa"
 )
 
 // Device is an RDMA device.
@@ -23,7 +25,15 @@ type Device struct {
 	NodeGUID string `json:"node_guid"`
 	PCI      string `json:"pci,omitempty"` // 0x15b3:0x1017
 	Firmware string `json:"firmware,omitempty"`
+	Near     *Near  `json:"near,omitempty"` // on hosts with several NUMA nodes
 	Ports    []Port `json:"ports"`
+}
+
+// Near is what is near a device. Lists are those of the kernel: 0-3,8.
+type Near struct {
+	Node       int    `json:"node"`
+	Processors string `json:"processors"`
+	Vectors    string `json:"vectors,omitempty"` // of completions; empty if it is not known
 }
 
 // Port is one of a device.
@@ -99,6 +109,7 @@ func (t Tree) Devices() []Device {
 			NodeType: afterNumber(t.text(class, name, "node_type")),
 			NodeGUID: t.text(class, name, "node_guid"),
 			PCI:      strings.Trim(t.text(class, name, "device/vendor")+":"+t.text(class, name, "device/device"), ":"),
+			Near:     near(numa.Tree(t), name),
 		}
 		for _, number := range t.names(class, name, "ports") {
 			d.Ports = append(d.Ports, t.port(filepath.Join(class, name, "ports", number)))
@@ -106,6 +117,14 @@ func (t Tree) Devices() []Device {
 		devices = append(devices, d)
 	}
 	return devices
+}
+
+func near(t numa.Tree, device string) *Near {
+	node := t.Node(device)
+	if node == numa.Unknown {
+		return nil
+	}
+	return &Near{node, numa.FormatList(t.Processors(device)), numa.FormatList(t.Vectors(device))}
 }
 
 // Cards are the names of the devices by the addresses of their interfaces.

@@ -27,24 +27,28 @@ func TestDevices(t *testing.T) {
 	require.Empty(t, Tree(root).Devices())
 	const port = class + "/rxe0/ports/1/"
 	write(t, root, map[string]string{
-		class + "/rxe0/parent":           "eth0",
-		port + "state":                   "4: ACTIVE",
-		port + "link_layer":              "Ethernet",
-		port + "rate":                    "2.5 Gb/sec (1X SDR)",
-		port + "gids/0":                  "fe80:0000:0000:0000:5054:00ff:fe12:3456",
-		port + "gids/1":                  "0000:0000:0000:0000:0000:ffff:0a00:0001",
-		port + "gids/2":                  "0000:0000:0000:0000:0000:0000:0000:0000",
-		port + "gid_attrs/types/0":       "RoCE v2",
-		port + "gid_attrs/types/1":       "RoCE v2",
-		port + "gid_attrs/ndevs/0":       "eth0",
-		"sys/class/net/eth0/mtu":         "1500",
-		class + "/mlx5_0/fw_ver":         "20.31.1014",
-		class + "/mlx5_0/ports/2/state":  "1: DOWN",
-		class + "/mlx5_0/ports/10/state": "1: DOWN",
+		class + "/rxe0/parent":                 "eth0",
+		port + "state":                         "4: ACTIVE",
+		port + "link_layer":                    "Ethernet",
+		port + "rate":                          "2.5 Gb/sec (1X SDR)",
+		port + "gids/0":                        "fe80:0000:0000:0000:5054:00ff:fe12:3456",
+		port + "gids/1":                        "0000:0000:0000:0000:0000:ffff:0a00:0001",
+		port + "gids/2":                        "0000:0000:0000:0000:0000:0000:0000:0000",
+		port + "gid_attrs/types/0":             "RoCE v2",
+		port + "gid_attrs/types/1":             "RoCE v2",
+		port + "gid_attrs/ndevs/0":             "eth0",
+		"sys/class/net/eth0/mtu":               "1500",
+		class + "/mlx5_0/fw_ver":               "20.31.1014",
+		class + "/mlx5_0/device/numa_node":     "1",
+		class + "/mlx5_0/device/local_cpulist": "4-7",
+		"sys/devices/system/node/online":       "0-1",
+		class + "/mlx5_0/ports/2/state":        "1: DOWN",
+		class + "/mlx5_0/ports/10/state":       "1: DOWN",
 	})
 	devices := Tree(root).Devices()
 	require.Len(t, devices, 2)
 	require.Equal(t, "20.31.1014", devices[0].Firmware)
+	require.Equal(t, &Near{Node: 1, Processors: "4-7"}, devices[0].Near)
 	require.Equal(t, []int{2, 10}, []int{devices[0].Ports[0].Number, devices[0].Ports[1].Number})
 	require.False(t, devices[0].Ports[0].Usable())
 	require.Equal(t, Device{Name: "rxe0", Driver: "rdma_rxe", Ports: []Port{{
