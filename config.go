@@ -131,6 +131,13 @@ type Config struct {
 	// "without end".
 	Retries int
 
+	// Inline is how many bytes of a message at most this end hands to the card together with the work
+	// request over RDMA, 1 to 220, so that the card need not fetch them; negative for none. Default
+	// 220, or what the card takes, which may be less: on ConnectX that is what the processor writes to
+	// the card itself (BlueFlame). Where this is 0 the environment variable RINGNET_INLINE decides, if
+	// it is set: a number, or off.
+	Inline int
+
 	// Vectors are the completion vectors of the card whose interrupts tell this end's links that
 	// something has arrived, as Linux lists processors: "0-3,8". Links take them in turn. Default "":
 	// those whose interrupts go to processors of the card's NUMA node, where the host has several

@@ -83,6 +83,9 @@ func TestConfigBoundsWorkOnEveryFabric(t *testing.T) {
 		"AckTimeout, most":       {AckTimeout: time.Minute},
 		"Retries, least":         {Retries: 1},
 		"Retries, most":          {Retries: 7},
+		"Inline, none":           {Inline: -1},
+		"Inline, least":          {Inline: 1},
+		"Inline, most":           {Inline: 220},
 		"Vectors, least":         {Vectors: "0"},
 		"Vectors, most":          {Vectors: "8191"},
 		"TrafficClass, most":     {TrafficClass: 255},
@@ -151,6 +154,7 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"Links":            {{Links: -1}, {Links: 65}},
 		"AckTimeout":       {{AckTimeout: -1}, {AckTimeout: 999 * time.Microsecond}, {AckTimeout: time.Minute + 1}},
 		"Retries":          {{Retries: -1}, {Retries: 8}},
+		"Inline":           {{Inline: 221}},
 		"Vectors":          {{Vectors: "a"}, {Vectors: "3-1"}, {Vectors: "0, 1"}, {Vectors: "8192"}},
 	} {
 		for _, cfg := range bad {

@@ -32,6 +32,7 @@ type Config struct {
 	LinkIdle         time.Duration // that a link without streams stays; negative: not at all
 	AckTimeout       time.Duration // of the queue pair
 	Retries          int           // of the queue pair
+	Inline           int           // bytes that a work request carries by itself at most; 0: as many as the card takes; negative: none
 	Vectors          string        // completion vectors, as numa.ParseList has them; empty: those near the card
 }
 
@@ -128,6 +129,9 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	if d.TrafficClass > maxTrafficClass {
 		return d, fmt.Errorf("Config.TrafficClass is %d: want 1 to %d, 0 for the system's choice, or a negative number for class 0", d.TrafficClass, maxTrafficClass)
+	}
+	if d.Inline > fabric.MaxInline {
+		return d, fmt.Errorf("Config.Inline is %d: want 1 to %d, 0 for the default of %d, or a negative number for none", d.Inline, fabric.MaxInline, fabric.MaxInline)
 	}
 	if _, err := numa.ParseList(d.Vectors); err != nil {
 		return d, fmt.Errorf("Config.Vectors is %q: want numbers of completion vectors, such as 0-3,8: %w", d.Vectors, err)

@@ -21,6 +21,10 @@ type Config struct {
 	// Vectors are the completion vectors whose interrupts announce completions, as numa.ParseList has
 	// them. A device that has none of them uses those near it.
 	Vectors string
+
+	// Inline is how much inline data a queue pair has at most, in bytes; negative: none. 0 leaves it
+	// to RINGNET_INLINE, and to what the device is used without.
+	Inline int
 }
 
 // class is the byte to mark packets with, if there is one.

@@ -48,6 +48,15 @@ func inlineLimit(value string) (int, error) {
 type shape struct {
 	kind         Type
 	sends, recvs int
+	most         int // that may be asked for
+}
+
+// mostInline is how much inline data a queue pair may have whose Config wants so much.
+func (d *device) mostInline(wanted int) int {
+	if wanted == 0 {
+		return d.most
+	}
+	return min(max(wanted, 0), MaxInline)
 }
 
 // sizesFor are the sizes of inline data to ask for: from what the device has granted for such a queue pair on, so that
@@ -57,7 +66,7 @@ func (d *device) sizesFor(s shape) (sizes []int) {
 	defer d.mu.Unlock()
 	most, known := d.granted[s]
 	if !known {
-		most = d.most
+		most = s.most
 	}
 	sizes = append(sizes, most)
 	for _, n := range inlineSizes {

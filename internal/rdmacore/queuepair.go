@@ -151,7 +151,7 @@ func (q *QueuePair) Create(t Type, sends, recvs int) error {
 		writesOnly = 1
 	}
 	var err error
-	s, isLimit := shape{t, sends, recvs}, true
+	s, isLimit := shape{t, sends, recvs, q.device.mostInline(q.ID.config.Inline)}, true
 	for _, inline := range q.device.sizesFor(s) {
 		wanted := C.struct_rn_ibv_qp_cap{
 			max_send_wr:     C.uint32_t(sends),

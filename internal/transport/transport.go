@@ -48,7 +48,7 @@ func openRDMA(_ Trust, c *link.Config) (fabric.Fabric, error) {
 	if c == nil {
 		return verbs.Fabric()
 	}
-	return verbs.New(verbs.Config{TrafficClass: c.TrafficClass, Vectors: c.Vectors})
+	return verbs.New(verbs.Config{TrafficClass: c.TrafficClass, Vectors: c.Vectors, Inline: c.Inline})
 }
 
 // reconnect has the listeners to which peers come back when a link has lost its queue pair, for

@@ -10,6 +10,9 @@ type Config struct {
 
 	// Vectors are completion vectors, as ringnet.Config has them.
 	Vectors string
+
+	// Inline is how much inline data a work request has, as ringnet.Config has it.
+	Inline int
 }
 
 // Fabric returns the fabric with the default configuration.

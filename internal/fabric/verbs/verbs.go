@@ -19,7 +19,7 @@ var _ fabric.Host = rdma{}
 // New returns a fabric. Without RDMA the error wraps errors.ErrUnsupported and names what is missing;
 // the next call tries again.
 func New(c Config) (fabric.Fabric, error) {
-	cm, err := rdmacore.Open(rdmacore.Config{Space: rdmacore.TCP, TrafficClass: c.TrafficClass, Vectors: c.Vectors})
+	cm, err := rdmacore.Open(rdmacore.Config{Space: rdmacore.TCP, TrafficClass: c.TrafficClass, Vectors: c.Vectors, Inline: c.Inline})
 	if err != nil {
 		return nil, err
 	}
