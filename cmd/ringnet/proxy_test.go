@@ -231,15 +231,15 @@ func TestProxyReadsItsFileAgain(t *testing.T) {
 	says := func(lines ...string) {
 		require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600))
 	}
-	const any = "127.0.0.1:0"
+	const free = "127.0.0.1:0"
 	changes := freeAddress(t)
 	line := func(listen, to string) string { return "--listen tcp://" + listen + " --to tcp://" + to }
-	says("# three of them", line(any, a)+"   # which stays", "", strings.ReplaceAll(line(changes, a), " tcp", "=tcp"), line(any, b))
+	says("# three of them", line(free, a)+"   # which stays", "", strings.ReplaceAll(line(changes, a), " tcp", "=tcp"), line(free, b))
 	p := start(t, "proxy", "--file", path, "--metrics", "127.0.0.1:0")
 	kept, gone := p.address(0), p.address(2)
 	held := []*net.TCPConn{requireNamed(t, kept, "a"), requireNamed(t, changes, "a"), requireNamed(t, gone, "b")}
 
-	says(line(changes, b)+" --max-connections 7", line(any, a))
+	says(line(changes, b)+" --max-connections 7", line(free, a))
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
 	require.EqualValues(t, 2, p.logged("has read the file again", 0)["forwardings"])
 	p.logged("forwards", 3)
@@ -258,7 +258,7 @@ func TestProxyReadsItsFileAgain(t *testing.T) {
 
 	text := metricsOf(t, p)
 	connections := regexp.MustCompile(`(?m)^ringnet_proxy_connections\{listen="tcp://(.*)",to="tcp://(.*)"\} `).FindAllStringSubmatch(text, -1)
-	require.ElementsMatch(t, [][2]string{{any, a}, {changes, b}}, [][2]string{[2]string(connections[0][1:]), [2]string(connections[1][1:])})
+	require.ElementsMatch(t, [][2]string{{free, a}, {changes, b}}, [][2]string{[2]string(connections[0][1:]), [2]string(connections[1][1:])})
 	require.Len(t, connections, 2)
 	for _, c := range held {
 		require.NoError(t, c.CloseWrite())
