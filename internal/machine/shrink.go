@@ -39,9 +39,9 @@ func (l *Link) shrinkTick() {
 			s.inbox.receivedAtTick = s.ledger.Received()
 			return before == s.inbox.receivedAtTick
 		})
-		if s := &l.send.staging; s.grown() {
-			if s.headAtTick == s.in.ring.Head() {
-				l.shrinkStaging()
+		if s := &l.send.staging; len(s.areas) > 1 {
+			if !s.grown() || s.headAtTick == s.in.ring.Head() {
+				l.shrinkStaging() // again, if what was left there has been sent since
 			}
 			s.headAtTick = s.in.ring.Head()
 		}
