@@ -194,6 +194,9 @@ func (l *Link) tick() {
 		l.m.Trim, l.memory.trimming = false, true
 		l.trim()
 		l.memory.trimming = false
+		if l.m.Rings().HasEmpty() { // the link has lost its queue pair meanwhile
+			l.m.ShrinkLater()
+		}
 	}
 }
 
