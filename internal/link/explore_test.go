@@ -599,7 +599,7 @@ func (w *world) excused(s *Stream) bool {
 	}
 	pair := w.pairs[s.link.path.own.Link]
 	missing := pair == nil || pair.ends[0] == nil || pair.ends[1] == nil
-	return missing && !w.alive || !missing && pair.excused // who does not ask whether its peer is there may never know
+	return missing && !w.alive || pair != nil && pair.excused // who does not ask whether its peer is there may never know
 }
 
 // dial makes another link of a line, and its first stream.
