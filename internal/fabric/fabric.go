@@ -292,7 +292,7 @@ type Memory interface {
 
 	// Free gives the memory back, which neither the peer nor a work request that is
 	// under way may use any more. It may be called at any time until the endpoint's Close. A
-	// fabric that cannot free memory returns false, and the memory stays as it is.
+	// fabric that cannot free memory to which the peer may write returns false, and it stays as it is.
 	Free() bool
 
 	// Keep says that slices of the memory may outlive it. To touch them after Free

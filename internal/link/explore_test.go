@@ -246,6 +246,7 @@ func (w *world) newProcess(i int) *process {
 			Retries:          r.IntN(8),
 		},
 		ProbeTimeout: 15 * time.Second,
+		FirstStaging: 4 << 10 << r.IntN(5),
 		RemoteMemory: 1 << 20 << r.IntN(4),
 		Addresses:    new(Addresses),
 		Acceptor:     p,

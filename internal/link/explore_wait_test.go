@@ -124,6 +124,7 @@ func (w *waitWorld) begin(f fabric.Fabric, cfg Setup) {
 	w.many = 2 + 2*w.r.IntN(4)
 	cfg.LinkIdle = time.Hour
 	cfg.RecvBuffer, cfg.SendBuffer, cfg.SendQueue = 16<<10<<w.r.IntN(3), 64<<10, minSendQueue<<w.r.IntN(3)
+	cfg.FirstStaging = 4 << 10 << w.r.IntN(5)
 	w.rings = w.r.IntN(2) == 0
 	var c, s *Stream
 	c, s, w.backlog = connectLink(w.t, listensAtLoopback{f}, cfg, cfg)

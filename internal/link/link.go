@@ -18,6 +18,7 @@ import (
 type Setup struct {
 	Config                     // with its defaults; LinkIdle and ResumeTimeout are 0 where they were negative
 	ProbeTimeout time.Duration // that a device may take to complete a probe
+	FirstStaging int           // size of the staging memory at first, in bytes, if SendBuffer is not less
 	RemoteMemory int           // that may be registered for rings, in bytes, one of RecvBuffer at least
 
 	Network   string             // for Info and Totals
@@ -37,7 +38,7 @@ func NewSetup(c *Config) (Setup, error) {
 		return Setup{}, err
 	}
 	d.LinkIdle, d.ResumeTimeout = max(d.LinkIdle, 0), max(d.ResumeTimeout, 0)
-	s := Setup{Config: d, ProbeTimeout: slowest * d.AckTimeout * time.Duration(d.Retries+1), Budget: budget.Process}
+	s := Setup{Config: d, FirstStaging: firstStaging, ProbeTimeout: slowest * d.AckTimeout * time.Duration(d.Retries+1), Budget: budget.Process}
 	if !d.Dedicated {
 		s.RemoteMemory = sharedMemory
 	}
@@ -75,7 +76,7 @@ func (c *Setup) firstRing() int {
 }
 
 // firstStaging is the size of the staging memory at first.
-func (c *Setup) firstStaging() int { return min(firstStaging, c.SendBuffer) }
+func (c *Setup) firstStaging() int { return min(c.FirstStaging, c.SendBuffer) }
 
 // Proof is a TCP connection that shows to the dialer of a link that TCP leads to the listener
 // of the link, too: see docs/auto.md.

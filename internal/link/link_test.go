@@ -36,6 +36,7 @@ var testConfig = Setup{
 		Retries:          6,
 	},
 	ProbeTimeout: 15 * time.Second,
+	FirstStaging: firstStaging,
 	RemoteMemory: 256 << 20,
 	Budget:       budget.New(func() budget.Limits { return budget.Limits{Registered: budget.Unlimited, Locked: budget.Unlimited} }),
 }

@@ -125,7 +125,7 @@ func (m *Memory) Free() bool {
 	m.e.c.mu.Lock()
 	defer m.e.c.mu.Unlock()
 	m.e.use("Free")
-	if m.e.n.link.KeepMemory {
+	if m.e.n.link.KeepMemory && m.access == fabric.RemoteWrite {
 		m.freed.Store(false)
 		return false
 	}

@@ -51,7 +51,7 @@ type Link struct {
 	// means DefaultInline, a negative number none.
 	Inline int
 
-	// KeepMemory says that memory cannot be freed, as where two processes share it.
+	// KeepMemory says that memory to which the peer may write cannot be freed, as where two processes share it.
 	KeepMemory bool
 
 	// Spin is Limits.Spin. Only tests in real time may set it: virtual time stands
