@@ -25,6 +25,9 @@ import (
 func (d *diagnosis) checkMessages(ctx context.Context, devices []host.Device) (garbled bool) {
 	var found []finding
 	for _, device := range devices {
+		if unusable(device) != "" {
+			continue // checkDevice has told
+		}
 		for _, p := range device.Ports {
 			addresses := p.Addresses()
 			i := slices.IndexFunc(addresses, func(a netip.Prefix) bool { return !a.Addr().IsLinkLocalUnicast() })
@@ -127,6 +130,17 @@ type trial struct {
 // errGarbled is a message that has come, and was another one.
 var errGarbled = errors.New("it came otherwise than it was sent")
 
+// failedError is a work request that has failed.
+type failedError fabric.Completion
+
+func (e failedError) Error() string { return fmt.Sprintf("%v, vendor code %#x", e.Status, e.Vendor) }
+
+// isPathLost reports whether the card, or its connection manager, says that the path is lost.
+func isPathLost(err error) bool {
+	var failed failedError
+	return errors.Is(err, fabric.ErrPathLost) || errors.As(err, &failed) && failed.Status == fabric.RetryExceeded
+}
+
 // tryCard sends messages through a card with an address, and returns what is wrong with the kinds that fail. The
 // error says why nothing could be sent.
 func tryCard(ctx context.Context, address netip.Addr) (failures []string, err error) {
@@ -146,6 +160,13 @@ func tryCard(ctx context.Context, address netip.Addr) (failures []string, err er
 					break
 				}
 				err := t.try(post)
+				if isPathLost(err) { // then ringnet goes on over another queue pair
+					t.close()
+					if t, err = connect(ctx, address); err != nil {
+						return append(failures, k.name+": the path was lost, and then: "+err.Error()), nil
+					}
+					err = t.try(post)
+				}
 				if err == nil {
 					continue
 				}
@@ -164,9 +185,23 @@ func tryCard(ctx context.Context, address netip.Addr) (failures []string, err er
 	return failures, nil
 }
 
-// connect connects a card with itself.
-func connect(ctx context.Context, address netip.Addr) (t *trial, err error) {
+// connect connects a card with itself. As ringnet does, it asks again while the connection manager remembers
+// an earlier connection of the queue pair.
+func connect(ctx context.Context, address netip.Addr) (*trial, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	var pauses fabric.Pauses
+	for {
+		t, err := connectOnce(ctx, address)
+		var reject *fabric.RejectError
+		if !errors.As(err, &reject) || reject.Reason != fabric.RejectStale || !pauses.Wait(ctx) {
+			return t, err
+		}
+	}
+}
+
+func connectOnce(ctx context.Context, address netip.Addr) (t *trial, err error) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f, err := verbs.Fabric()
 	if err != nil {
@@ -271,7 +306,7 @@ func (t *trial) try(sizes []int) error {
 	}
 	sent, err := await(t.a, 1)
 	if err == nil && sent[0].Status != fabric.OK {
-		err = fmt.Errorf("%v, vendor code %#x", sent[0].Status, sent[0].Vendor)
+		err = failedError(sent[0])
 	}
 	var came []fabric.Completion
 	if err == nil {

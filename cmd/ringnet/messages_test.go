@@ -85,6 +85,15 @@ func TestDoctorSendsNothingInlineWhereThatIsSwitchedOffOverRDMA(t *testing.T) {
 	})
 }
 
+// What ringnet goes on after does not have doctor fail.
+func TestDoctorGoesRoundWhatRingnetDoesOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		d := doctor(t, "")
+		require.False(t, d.FallsBack, "with tools/idealcard -manners stale-once, or neighbour-moved: %+v", d.Findings)
+	})
+}
+
 // rdma-core before v30 opens the first of the devices that have the same node GUID.
 func TestDoctorFindsEqualGUIDsOverRDMA(t *testing.T) {
 	t.Run("rdma", func(t *testing.T) {
@@ -94,6 +103,19 @@ func TestDoctorFindsEqualGUIDsOverRDMA(t *testing.T) {
 		}
 		f := doctor(t, "").find(t, func(f finding) bool { return f.Subject == "two0" && strings.Contains(f.What, "the same node GUID") })
 		require.Contains(t, f.Mend, "rdma-core 30.0")
+	})
+}
+
+// Beside a card that can be used, an iWARP device has nothing fall back.
+func TestDoctorBesideAnIWARPDeviceOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		if _, err := os.Stat("/sys/class/infiniband/iwarp0"); err != nil {
+			t.Skip("it is for tools/idealcard -fabric fabrics/iwarp.json")
+		}
+		d := doctor(t, "")
+		require.False(t, d.FallsBack, "%+v", d.Findings)
+		require.Equal(t, note, d.find(t, func(f finding) bool { return f.Subject == "iwarp0" }).Status)
 	})
 }
 
