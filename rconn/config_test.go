@@ -138,6 +138,17 @@ func TestEnvironmentSetsBusyPollWhereConfigDoesNot(t *testing.T) {
 	}
 }
 
+func TestConfigIsNotValidWhereASettingOfRDMAIsWrong(t *testing.T) {
+	for _, name := range []string{"RINGNET_INLINE", "RINGNET_RELAXED_ORDERING"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "abc")
+			for _, cfg := range []*rconntest.Config{nil, {Inline: 1}} {
+				require.ErrorContains(t, cfg.Validate(), name+` is "abc": want`)
+			}
+		})
+	}
+}
+
 func TestConfigErrorsNameTheField(t *testing.T) {
 	require.NoError(t, (*rconntest.Config)(nil).Validate())
 	require.NoError(t, (&rconntest.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1, TrafficClass: -1}).Validate())

@@ -57,8 +57,7 @@ func (d *diagnosis) add(findings ...finding) {
 }
 
 // explains reports whether a finding is the cause of a reason. It is called while all
-// findings are about RDMA. Where there is no device, the library may be missing as well; but a
-// setting that is wrong is told.
+// findings are about RDMA. Where there is no device, the library may be missing as well.
 func (d *diagnosis) explains(r reason) bool {
 	return r.Network == "rdma" && slices.ContainsFunc(d.Findings, func(f finding) bool {
 		return f.isBad() && f.Code == r.Code || f.Subject == noDevices && r.Code != ringnet.ReasonOther

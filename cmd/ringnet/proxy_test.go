@@ -205,6 +205,20 @@ func TestProxyRequiresANetwork(t *testing.T) {
 	require.Contains(t, reason, "; rdma: ")
 }
 
+// Where a listener has none of the networks, it would refuse every connection.
+func TestProxyDoesNotListenWithoutANetworkThatIsRequired(t *testing.T) {
+	requireShm(t)
+	for required, networks := range map[string]string{"rdma": "shm,tcp", "shm": "rdma,tcp", "shm,rdma": "tcp"} {
+		p := commandProcess("proxy", "--listen", "auto://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--require", required)
+		p.Env = append(p.Env, "RINGNET_NETWORKS="+networks)
+		out, err := p.CombinedOutput()
+		require.Error(t, err)
+		for network := range strings.SplitSeq(required, ",") {
+			require.Contains(t, string(out), network+": switched off")
+		}
+	}
+}
+
 // naming is a server whose first byte to a client is its name.
 func naming(t *testing.T, name string) string {
 	t.Helper()

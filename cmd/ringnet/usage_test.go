@@ -147,6 +147,18 @@ func TestBusyPollIsSetByFlagBeforeTheEnvironment(t *testing.T) {
 	}
 }
 
+func TestSettingsThatAreWrongAreTold(t *testing.T) {
+	for _, name := range []string{"RINGNET_INLINE", "RINGNET_RELAXED_ORDERING"} {
+		t.Setenv(name, "abc")
+		for _, line := range []string{"doctor", "perf 127.0.0.1:1 --networks=auto --timeout=1s", "proxy --listen=auto://127.0.0.1:0 --to=tcp://127.0.0.1:1"} {
+			out, err := commandProcess(strings.Fields(line)...).CombinedOutput()
+			require.Error(t, err)
+			require.Contains(t, string(out), name+` is "abc"`)
+		}
+		require.NoError(t, os.Unsetenv(name))
+	}
+}
+
 func TestHelpAndVersion(t *testing.T) {
 	version, _, status := ringnetCommand(t, "--version")
 	require.Zero(t, status)

@@ -133,6 +133,9 @@ func (c *Config) withDefaults() (Config, error) {
 	if d.Inline > fabric.MaxInline {
 		return d, fmt.Errorf("Config.Inline is %d: want 1 to %d, 0 for the default of %d, or a negative number for none", d.Inline, fabric.MaxInline, fabric.MaxInline)
 	}
+	if err := fabric.CheckSettings(); err != nil { // whatever the network: auto would do without rdma, and not say so
+		return d, err
+	}
 	if _, err := numa.ParseList(d.Vectors); err != nil {
 		return d, fmt.Errorf("Config.Vectors is %q: want numbers of completion vectors, such as 0-3,8: %w", d.Vectors, err)
 	}

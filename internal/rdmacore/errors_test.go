@@ -142,18 +142,6 @@ func TestRDMACoreOlderThanV23(t *testing.T) {
 	require.NoError(t, load(library, library))
 }
 
-func TestRelaxedOrderingIsSwitchedOffByTheEnvironment(t *testing.T) {
-	for value, want := range map[string]bool{"": true, "on": true, "off": false} {
-		t.Setenv("RINGNET_RELAXED_ORDERING", value)
-		relaxed, err := relaxedOrdering()
-		require.NoError(t, err)
-		assert.Equal(t, want, relaxed, "%q", value)
-	}
-	t.Setenv("RINGNET_RELAXED_ORDERING", "no")
-	_, err := relaxedOrdering()
-	assert.ErrorContains(t, err, `RINGNET_RELAXED_ORDERING is "no": want on, off`)
-}
-
 func TestASettingThatTakesLocksAwayIsRefused(t *testing.T) {
 	for value, want := range map[string]string{"": "", "0": "", "1": "MLX5_SINGLE_THREADED"} {
 		t.Setenv("MLX5_SINGLE_THREADED", value)

@@ -5,10 +5,8 @@ package rdmacore
 // How much inline data queue pairs have.
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/ringnet/ringnet/internal/provider"
@@ -23,26 +21,6 @@ const MaxInline = 220
 // inlineSizes are the sizes of inline data to ask for, in bytes, the largest first: qedr takes 128, irdma 101,
 // bnxt_re 96.
 var inlineSizes = [...]int{MaxInline, 128, 101, 96, 64, 48, 32, 0}
-
-const inlineEnv = "RINGNET_INLINE"
-
-// noInline is the limit of who wants none; 0 is that of who has set no limit.
-const noInline = -1
-
-// inlineLimit reads the value of inlineEnv: how much inline data a queue pair has at most.
-func inlineLimit(value string) (int, error) {
-	switch value {
-	case "":
-		return 0, nil
-	case "off":
-		return noInline, nil
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > MaxInline {
-		return 0, fmt.Errorf("the environment variable %s is %q: want 1 to %d, in bytes, or off", inlineEnv, value, MaxInline)
-	}
-	return n, nil
-}
 
 // shape is what a device's limit of inline data depends on.
 type shape struct {

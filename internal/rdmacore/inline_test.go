@@ -3,7 +3,6 @@
 package rdmacore
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,18 +10,6 @@ import (
 
 	"github.com/ringnet/ringnet/internal/testing/rdmatest"
 )
-
-func TestInlineLimitIsThatOfTheEnvironment(t *testing.T) {
-	for value, want := range map[string]int{"": 0, "off": noInline, "1": 1, "96": 96, "220": 220} {
-		got, err := inlineLimit(value)
-		require.NoError(t, err, value)
-		assert.Equal(t, want, got, value)
-	}
-	for _, value := range []string{"0", "-1", "221", "on", "96B", " 96"} {
-		_, err := inlineLimit(value)
-		assert.EqualError(t, err, fmt.Sprintf("the environment variable RINGNET_INLINE is %q: want 1 to 220, in bytes, or off", value))
-	}
-}
 
 // A device is asked for more than it takes once, for each kind and depth of queue pairs.
 func TestWhatADeviceGrantsIsRemembered(t *testing.T) {

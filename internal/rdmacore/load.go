@@ -61,11 +61,11 @@ func Open(c Config) (CM, error) {
 }
 
 func open(ibverbs, rdmacm string) (*manager, error) {
-	relaxed, err := relaxedOrdering()
+	relaxed, err := fabric.RelaxedOrdering()
 	if err != nil {
 		return nil, err
 	}
-	inline, err := inlineLimit(os.Getenv(inlineEnv))
+	inline, err := fabric.InlineLimit()
 	if err != nil {
 		return nil, err
 	}
@@ -93,22 +93,6 @@ func open(ibverbs, rdmacm string) (*manager, error) {
 func libraryVersion() provider.Version {
 	path, _ := filepath.EvalSymlinks(C.GoString(C.rn_library()))
 	return provider.VersionOf(path)
-}
-
-// relaxedOrdering reports whether a device may write bytes to memory in another order
-// than they arrived in, up to the completion. Some hosts (AMD's, and recent ones of
-// Intel's) reach their bandwidth only with it and others lose by it, so an environment
-// variable switches it off.
-func relaxedOrdering() (bool, error) {
-	const name = "RINGNET_RELAXED_ORDERING"
-	switch value := os.Getenv(name); value {
-	case "", "on":
-		return true, nil
-	case "off":
-		return false, nil
-	default:
-		return false, fmt.Errorf("the environment variable %s is %q: want on, off, or none at all, which is on", name, value)
-	}
 }
 
 // checkLocks refuses a setting by which mlx5's library takes no locks: several goroutines

@@ -59,7 +59,32 @@ func (e Endpoint) Listen(ctx context.Context, o Options) (Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	if auto, ok := l.(*ringnet.AutoListener); ok {
+		if err := o.offered(auto); err != nil {
+			_ = l.Close()
+			return nil, err
+		}
+	}
 	return l.(Listener), nil
+}
+
+// offered returns why a listener offers none of the networks that Require has, or nil.
+func (o Options) offered(l *ringnet.AutoListener) error {
+	why := make(map[string]string)
+	for _, r := range l.PassedOver() {
+		why[r.Network] = fmt.Sprintf("%s: %v", r.Network, r.Err)
+	}
+	var missing []string
+	for _, network := range o.Require {
+		if why[network] == "" {
+			return nil
+		}
+		missing = append(missing, why[network])
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s is required, and cannot be offered: %s", strings.Join(o.Require, " or "), strings.Join(missing, "; "))
 }
 
 // control is that of net.Dialer and net.ListenConfig: nobody sends descriptors to this process's Unix sockets.
