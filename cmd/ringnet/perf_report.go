@@ -16,12 +16,16 @@ type perfReport struct {
 	PassedOver []reason       `json:"passed_over,omitempty"` // why auto does not use better networks
 }
 
+func printPassed(w io.Writer, passed []reason) {
+	for _, x := range passed {
+		fmt.Fprintf(w, "auto passes over %s (%s): %s\n", x.Network, x.Code, x.Error)
+	}
+}
+
 func (r *perfReport) print(w io.Writer) {
 	fmt.Fprintf(w, "client: %s\nserver: %s\n", r.Machine, endpoint.Printable(r.Server.String()))
 	r.PrintHead(w)
-	for _, x := range r.PassedOver {
-		fmt.Fprintf(w, "auto passes over %s (%s): %s\n", x.Network, x.Code, x.Error)
-	}
+	printPassed(w, r.PassedOver)
 	byTCP := report.Column{Head: "rate by TCP's", Value: func(x *report.Result) string {
 		if x.ByBase.Median == 0 {
 			return ""

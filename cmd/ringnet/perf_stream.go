@@ -24,6 +24,8 @@ type perfInterval struct {
 	Sent     uint64  `json:"sent"`     // bytes
 	Received uint64  `json:"received"` // bytes
 	Total    bool    `json:"total,omitempty"`
+
+	PassedOver []reason `json:"passed_over,omitempty"` // in all: why auto does not use better networks
 }
 
 func (i perfInterval) print(s *streams) error {
@@ -53,9 +55,12 @@ func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 	size, conns := int(c.Sizes[0]), c.Connections[0]
 	client := newPerfClient(string(c.Address), c.Timeout)
 	defer client.close()
-	peers, _, err := client.find(ctx, c.Networks)
+	peers, passed, err := client.find(ctx, c.Networks)
 	if err != nil {
 		return err
+	}
+	if !s.json {
+		printPassed(s.out, passed)
 	}
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -83,7 +88,7 @@ func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 		}
 		ended <- err
 	}()
-	return p.report(s, peers[0].Key, ended)
+	return p.report(s, peers[0].Key, passed, ended)
 }
 
 // work has the connections do the works in turn until all are stopped, or one has failed.
@@ -105,11 +110,11 @@ func (p *perfStreams) work(all []net.Conn, works []func(net.Conn) error, cancel 
 }
 
 // report prints a line once a second, until the work has ended, and then what it was in all.
-func (p *perfStreams) report(s *streams, carrier string, ended <-chan error) error {
+func (p *perfStreams) report(s *streams, carrier string, passed []reason, ended <-chan error) error {
 	began, last := time.Now(), perfInterval{Network: carrier}
 	part := func() perfInterval { // since the last
 		now := perfInterval{To: time.Since(began).Seconds(), Network: carrier, Sent: p.sent.Load(), Received: p.received.Load()}
-		since := perfInterval{last.To, now.To, carrier, now.Sent - last.Sent, now.Received - last.Received, false}
+		since := perfInterval{From: last.To, To: now.To, Network: carrier, Sent: now.Sent - last.Sent, Received: now.Received - last.Received}
 		last = now
 		return since
 	}
@@ -123,7 +128,7 @@ func (p *perfStreams) report(s *streams, carrier string, ended <-chan error) err
 			}
 		case err := <-ended:
 			part()
-			last.Total = true
+			last.Total, last.PassedOver = true, passed
 			return errors.Join(last.print(s), err)
 		}
 	}

@@ -200,6 +200,20 @@ func TestPerfSaysWhyAutoDoesNoBetter(t *testing.T) {
 	require.Regexp(t, `(?m)^64 kB +1 +tcp +`, string(out))
 }
 
+func TestPerfOfAStreamSaysWhatIsPassedOver(t *testing.T) {
+	server := commandProcess("--json", "perf", "--listen", "127.0.0.1:0")
+	server.Env = append(server.Env, "RINGNET_NETWORKS=tcp")
+	address := startProcess(t, server).logged("serves", 0)["address"].(string)
+	out, err := commandProcess("perf", address, "-t", "10ms").Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^auto passes over \w+ \([a-z-]+\): .+\n`, string(out))
+	out, err = commandProcess("--json", "perf", address, "-t", "10ms").Output()
+	require.NoError(t, err)
+	var total perfInterval
+	require.NoError(t, json.Unmarshal(out, &total))
+	require.NotEmpty(t, total.PassedOver)
+}
+
 // Who ends perf -t has what was measured, as of iperf3.
 func TestPerfStreamsUntilItIsInterrupted(t *testing.T) {
 	for _, network := range []string{"auto", "tcp"} {
@@ -211,6 +225,9 @@ func TestPerfStreamsUntilItIsInterrupted(t *testing.T) {
 		require.NoError(t, perf.Start())
 		lines := bufio.NewScanner(out)
 		require.True(t, lines.Scan())
+		for strings.HasPrefix(lines.Text(), "auto passes over ") {
+			require.True(t, lines.Scan())
+		}
 		require.Regexp(t, ` [kMGT]?B/s sent `, lines.Text())
 		require.NoError(t, perf.Process.Signal(os.Interrupt))
 		last := ""
