@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"syscall"
 
@@ -17,6 +18,10 @@ func cure(network string, code ringnet.ReasonCode) string {
 		}
 	}
 	switch code {
+	case ringnet.ReasonUnsupported:
+		if os.Getenv("MLX5_SINGLE_THREADED") == "1" { // which rdma refuses
+			return "unset MLX5_SINGLE_THREADED"
+		}
 	case ringnet.ReasonNoLibrary:
 		return host.Root.Install("") + "   # rdma-core v23 or newer"
 	case ringnet.ReasonNoDevice:

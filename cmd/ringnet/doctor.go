@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -227,8 +228,8 @@ func checkInterfaces(device host.Device, p host.Port) finding {
 			f.Mend = fmt.Sprintf("ip link set %s mtu 4200   # on all hosts and switches on the way, or 9000", i.Name)
 		}
 	}
-	if p.LinkLayer == "Ethernet" && device.Driver != "rdma_rxe" && f.Status == good {
-		f.What = fmt.Sprintf("; traffic class %q by default (Config.TrafficClass); whether the network drops such packets says: dcb pfc show dev %s", host.Root.TrafficClass(device.Name), names[0])
+	if class := host.Root.TrafficClass(device.Name); p.LinkLayer == "Ethernet" && device.Driver != "rdma_rxe" && f.Status == good {
+		f.What = fmt.Sprintf("; traffic class %s by default (Config.TrafficClass); whether the network drops such packets says: dcb pfc show dev %s", cmp.Or(class, "0"), names[0])
 	}
 	f.What = fmt.Sprintf("is ACTIVE on %s, %s, %s", strings.Join(names, " and "), p.LinkLayer, p.Rate) + f.What
 	return f

@@ -82,6 +82,18 @@ func TestDoctorFindsIWARP(t *testing.T) {
 	require.Len(t, d.Findings, 1, "nothing is said of its ports")
 }
 
+// 0 is the kernel's where nobody has configured another.
+func TestDoctorNamesTheTrafficClass(t *testing.T) {
+	for class, files := range map[string]map[string]string{
+		"0":   nil,
+		"106": {"sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos": "106"},
+	} {
+		onHost(t, files)
+		f := checkPort(host.Device{Name: "mlx5_0", Driver: "mlx5_core"}, host.Port{Number: 1, State: "ACTIVE", LinkLayer: "Ethernet", Interfaces: []host.Interface{{Name: "lo"}}})
+		require.Contains(t, f.What, "; traffic class "+class+" by default")
+	}
+}
+
 func TestDoctorFindsWhyAPeerIsNotReached(t *testing.T) {
 	requireShm(t)
 	address := perfServing(t, "127.0.0.1")
@@ -127,6 +139,13 @@ func TestDoctorFindsThatTheOtherEndIsAnotherUsers(t *testing.T) {
 		require.Equal(t, bad, f.Status)
 		require.Equal(t, want, f.Mend)
 	}
+}
+
+func TestDoctorCuresMLX5SingleThreadedOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		doctor(t, "MLX5_SINGLE_THREADED=1").requireBad(t, "rdma", "MLX5_SINGLE_THREADED=1 takes away locks", "unset MLX5_SINGLE_THREADED")
+	})
 }
 
 func TestDoctorOverRDMA(t *testing.T) {

@@ -73,7 +73,7 @@ func (t Tree) Provider(d Device) (name string, installed bool) {
 }
 
 // TrafficClass is the traffic class that rdma_cm is configured to give the packets of a
-// device's first port, or "" if none is configured.
+// device's first port, or "" if none is configured: then the kernel gives 0.
 func (t Tree) TrafficClass(device string) string {
 	return t.text("sys/kernel/config/rdma_cm", device, "ports/1/default_roce_tos")
 }
