@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -57,11 +58,19 @@ func tried(device host.Device, p host.Port, failures []string, err error) findin
 		f.What, f.Mend = "nothing can be sent through it to itself: "+err.Error(), "dmesg   # what its driver says"
 	case len(failures) > 0:
 		f.What = "messages that do not come as they are sent: " + strings.Join(failures, "; ")
-		f.Mend = "RINGNET_NETWORKS=shm,tcp   # until the provider is another one; please report it: make card-report"
+		f.Mend = cureInline() + "RINGNET_NETWORKS=shm,tcp   # until the provider is another one; please report it: make card-report"
 	default:
 		return finding{Subject: f.Subject, Status: good, What: "messages of each kind come through it as they are sent"}
 	}
 	return f
+}
+
+// cureInline is what to try first, as a line, where messages are garbled: to set how much is sent inline, or not to.
+func cureInline() string {
+	if os.Getenv("RINGNET_INLINE") != "" {
+		return "unset RINGNET_INLINE   # and run this again\n"
+	}
+	return "RINGNET_INLINE=off   # and run this again: nothing is sent inline then\n"
 }
 
 // decide adds what was found by messages. If they come through one card, nothing of what was found before keeps

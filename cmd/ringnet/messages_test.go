@@ -129,6 +129,9 @@ func TestMessagesThatComeDecide(t *testing.T) {
 	d = diagnosis{Findings: slices.Clone(before)}
 	d.decide([]finding{garbled})
 	require.Equal(t, []status{bad, bad, bad}, statuses(d))
+	require.Regexp(t, "^RINGNET_INLINE=off .*\nRINGNET_NETWORKS=", garbled.Mend)
+	t.Setenv("RINGNET_INLINE", "96")
+	require.Regexp(t, "^unset RINGNET_INLINE .*\nRINGNET_NETWORKS=", tried(host.Device{}, port, []string{"x"}, nil).Mend)
 	require.Contains(t, tried(host.Device{Driver: "mana"}, port, nil, errors.New("x")).What, "cannot be used, because this kernel's driver has no GSI queue pair")
 }
 
