@@ -3,10 +3,9 @@ package fabric
 import (
 	"math"
 	"math/bits"
-)
 
-// MaxInline is how many bytes a send has at most for inline data, in memory that is registered.
-const MaxInline = 220
+	"github.com/ringnet/ringnet/internal/provider"
+)
 
 // How many bytes an entry takes in the queues of mlx5, whose lengths are powers of two: a
 // write or a datagram with that much inline, a receive of one piece, a completion
@@ -30,7 +29,7 @@ func DeviceQueues(sends, receives int) int { return deviceQueues(sends, receives
 func DatagramQueues(sends, receives int) int { return deviceQueues(sends, receives, datagramSlot) }
 
 func deviceQueues(sends, receives, sendSlot int) int {
-	return Pages(sends*MaxInline) +
+	return Pages(sends*provider.MaxInline) +
 		Pages(powerOfTwo(sends)*sendSlot) +
 		Pages(powerOfTwo(receives)*recvSlot) +
 		Pages(powerOfTwo(sends+receives+1)*completionSlot) +

@@ -11,6 +11,7 @@ import (
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/numa"
+	"github.com/ringnet/ringnet/internal/provider"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -130,10 +131,10 @@ func (c *Config) withDefaults() (Config, error) {
 	if d.TrafficClass > maxTrafficClass {
 		return d, fmt.Errorf("Config.TrafficClass is %d: want 1 to %d, 0 for the system's choice, or a negative number for class 0", d.TrafficClass, maxTrafficClass)
 	}
-	if d.Inline > fabric.MaxInline {
-		return d, fmt.Errorf("Config.Inline is %d: want 1 to %d, 0 for the default of %d, or a negative number for none", d.Inline, fabric.MaxInline, fabric.MaxInline)
+	if d.Inline > provider.MaxInline {
+		return d, fmt.Errorf("Config.Inline is %d: want 1 to %d, 0 for the default of %d, or a negative number for none", d.Inline, provider.MaxInline, provider.MaxInline)
 	}
-	if err := fabric.CheckSettings(); err != nil { // whatever the network: auto would do without rdma, and not say so
+	if err := provider.CheckSettings(); err != nil { // whatever the network: auto would do without rdma, and not say so
 		return d, err
 	}
 	if _, err := numa.ParseList(d.Vectors); err != nil {

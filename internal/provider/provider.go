@@ -1,5 +1,5 @@
 // Package provider knows the releases of rdma-core in which a provider, the library of a driver, has a defect that
-// is to be gone round.
+// is to be gone round, and what the environment sets for all of them.
 package provider
 
 import (

@@ -31,7 +31,7 @@ type deviceContext = *C.struct_rn_ibv_context
 
 // devices are the devices that have been used.
 type devices struct {
-	inline  int              // what fabric.InlineLimit has read
+	inline  int              // what provider.InlineLimit has read
 	library provider.Version // see goRound
 
 	mu sync.Mutex // guards of

@@ -12,11 +12,8 @@ import (
 	"github.com/ringnet/ringnet/internal/provider"
 )
 
-// MaxInline is how much inline data a queue pair has at most, in bytes. Cards of NVIDIA take requests of up to 256 bytes,
-// which that much makes, when they are posted alone, from the processor itself (BlueFlame: post_send_db in rdma-core's
-// providers/mlx5/qp.c); a longer one costs the copy, and a fetch by the card. More would also make every slot of the send
-// queue larger, where copying by the processor stops being cheaper than that fetch.
-const MaxInline = 220
+// MaxInline is how much inline data a queue pair has at most, in bytes.
+const MaxInline = provider.MaxInline
 
 // inlineSizes are the sizes of inline data to ask for, in bytes, the largest first: qedr takes 128, irdma 101,
 // bnxt_re 96.

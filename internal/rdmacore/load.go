@@ -61,11 +61,11 @@ func Open(c Config) (CM, error) {
 }
 
 func open(ibverbs, rdmacm string) (*manager, error) {
-	relaxed, err := fabric.RelaxedOrdering()
+	relaxed, err := provider.RelaxedOrdering()
 	if err != nil {
 		return nil, err
 	}
-	inline, err := fabric.InlineLimit()
+	inline, err := provider.InlineLimit()
 	if err != nil {
 		return nil, err
 	}

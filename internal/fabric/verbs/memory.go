@@ -14,9 +14,6 @@ var access = [...]rdmacore.Access{
 	fabric.RemoteWrite: rdmacore.RemoteWrite,
 }
 
-// What a queue pair has inline is what it is counted with.
-var _ = [1]struct{}{}[fabric.MaxInline-rdmacore.MaxInline]
-
 // Register implements [fabric.Endpoint].
 func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	m, err := e.QueuePair.Register(n, access[a])

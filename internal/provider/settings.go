@@ -1,4 +1,4 @@
-package fabric
+package provider
 
 import (
 	"fmt"
@@ -11,6 +11,12 @@ const (
 	inlineEnv  = "RINGNET_INLINE"
 	relaxedEnv = "RINGNET_RELAXED_ORDERING"
 )
+
+// MaxInline is how much inline data a queue pair has at most, in bytes. Cards of NVIDIA take requests of up to 256 bytes,
+// which that much makes, when they are posted alone, from the processor itself (BlueFlame: post_send_db in rdma-core's
+// providers/mlx5/qp.c); a longer one costs the copy, and a fetch by the card. More would also make every slot of the send
+// queue larger, where copying by the processor stops being cheaper than that fetch.
+const MaxInline = 220
 
 // CheckSettings returns an error that names the first setting whose value is not allowed, or nil.
 func CheckSettings() error {
