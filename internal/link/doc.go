@@ -18,7 +18,7 @@
 //
 // What a link registers is within its account of the process's budget (package
 // budget): at first what it always needs, all at once, then slabs, which are cut
-// into rings. Those who need a slab wait in line while it is registered
+// into rings, and larger staging memory. Those who need any wait in line while it is registered
 // (register.go). When something that begins finds no memory, every link
 // of the process gives up what it can do without (shrink.go).
 //

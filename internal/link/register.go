@@ -33,8 +33,8 @@ type want struct {
 	growsTo int // the size of the ring that is to grow; 0: it is for what begins
 }
 
-// lack is that another slab has to be registered, of so many bytes at least, or as much staging memory; or that the endpoint has
-// to look for a ring of the peer's.
+// lack is that another slab has to be registered, of so many bytes at least, or as much staging memory; or that the
+// endpoint has to look for a ring of the peer's.
 type lack struct {
 	bytes   int
 	staging bool
