@@ -47,3 +47,8 @@ func handshakeError(err error) error {
 	}
 	return &machine.LostError{Errno: syscall.ECONNREFUSED, Reason: err}
 }
+
+// takenError is the refusal of a queue pair whose addresses a stream has, on another link: the device chose the port.
+type takenError struct{ *fabric.RefusedError }
+
+func (e *takenError) Unwrap() error { return e.RefusedError }

@@ -145,7 +145,7 @@ func (h *handshake) make(ctx context.Context,
 	held, _ := l.m.TakeRing() // prepare has registered it
 	at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
 	if !h.cfg.Addresses.take(h.cfg.Namespace, at, to) {
-		return nil, nil, &fabric.RefusedError{Reason: fmt.Sprintf("another connection has the addresses %v and %v", at, to), Busy: true}
+		return nil, nil, &takenError{&fabric.RefusedError{Reason: fmt.Sprintf("another connection has the addresses %v and %v", at, to), Busy: true}}
 	}
 	local, remote = at, to
 	if s, err = exchange(ctx, l, held); err != nil {

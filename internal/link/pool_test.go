@@ -264,6 +264,24 @@ func TestADialMakesTheLinkThatItFindsMissing(t *testing.T) {
 	})
 }
 
+// A device chooses the port of a queue pair, perhaps one that a stream to the same peer has. Then the link is made from
+// another.
+func TestALinkIsMadeFromAPortThatNoStreamHas(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		p.links = 2
+		streams := p.open(t, busyLink)
+		ep, err := n.Dial(t.Context(), netip.AddrPort{}, p.listener.Addr())
+		require.NoError(t, err)
+		require.NoError(t, ep.Close())
+		for next := ep.LocalAddr().Port() + 1; next < ep.LocalAddr().Port()+4; next++ {
+			p.cfg.Addresses.take(p.cfg.Namespace, netip.AddrPortFrom(ep.LocalAddr().Addr(), next), p.listener.Addr())
+		}
+		streams = append(streams, p.dial(t))
+		require.Len(t, onLinks(streams), 2)
+		closeAll(t, streams)
+	})
+}
+
 // However the making of another link goes on or ends, other dials go on over the first, and so
 // does the one that makes it if that fails.
 func TestNoDialWaitsForAnotherLinkOrFailsWithIt(t *testing.T) {
