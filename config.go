@@ -41,8 +41,8 @@ type Config struct {
 
 	// BusyPoll is how long a Read or Write that has to wait polls the completion queue before it
 	// sleeps. Polling uses a processor to save the time of a wake-up. 0, the default, polls some
-	// tens of microseconds where that has lately found what was waited for, and in less time than
-	// sleeping takes; elsewhere one wait in 256 at least tries it. A positive time is for processors
+	// tens of microseconds where that has lately found what was waited for; elsewhere one wait in
+	// 256 at least tries it. A positive time is for processors
 	// that nothing else wants: who polls for so long gives way to other threads every few
 	// microseconds (sched_yield(2)). Negative never polls. Where this is 0 the environment variable
 	// RINGNET_BUSYPOLL decides, if it is set: a duration, such as 50us, or off.

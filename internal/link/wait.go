@@ -279,9 +279,6 @@ const maxPasses = 8
 // It releases mu meanwhile.
 func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 	w := &l.watch
-	if spin := &w.spins[which]; spin.trial {
-		defer func(began time.Time) { spin.waited(time.Since(began)) }(time.Now())
-	}
 	if l.poll(s, which, d) {
 		return
 	}
