@@ -209,6 +209,7 @@ func TestPortsOfOtherProcessesAreNotInTheWay(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, s.Close(0))
 		}
+		time.Sleep(time.Second) // until the listener's side of the last has given up its port, which a try in 256 would find
 		take(func(int) bool { return true })
 		_, err := p.dialOnce()
 		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
