@@ -95,45 +95,37 @@ func TestNewBufferFailsAsWriteDoes(t *testing.T) {
 	}
 }
 
-// Close ends a call that waits for another queue pair.
+// Close ends a NewBuffer that waits for another queue pair, and CloseWrite does as it ends a Write.
 func TestCloseEndsNewBuffer(t *testing.T) {
-	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
-		n.Cut(true)
-		time.Sleep(10 * time.Second)
-		require.True(t, c.link.Info().Seeking)
-		made := make(chan error, 1)
-		go func() {
-			_, err := c.NewBuffer(4096)
-			made <- err
-		}()
-		time.Sleep(time.Second)
-		require.NoError(t, c.Close(0))
-		require.Equal(t, net.ErrClosed, <-made)
-		n.Cut(false)
-	})
-}
-
-// CloseWrite ends a NewBuffer that waits for another queue pair, as it ends a Write.
-func TestCloseWriteEndsNewBuffer(t *testing.T) {
-	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
-		n.Cut(true)
-		time.Sleep(10 * time.Second)
-		require.True(t, c.link.Info().Seeking)
-		made := make(chan error, 1)
-		go func() {
-			_, err := c.NewBuffer(4096)
-			made <- err
-		}()
-		time.Sleep(time.Second)
-		require.NoError(t, c.CloseWrite())
-		select {
-		case err := <-made:
-			require.ErrorIs(t, err, syscall.EPIPE)
-		case <-time.After(time.Second):
-			t.Error("NewBuffer waits on")
-		}
-		n.Cut(false)
-	})
+	for name, ends := range map[string]struct {
+		call func(s *Stream) error
+		with error
+	}{
+		"Close":      {func(s *Stream) error { return s.Close(0) }, net.ErrClosed},
+		"CloseWrite": {(*Stream).CloseWrite, syscall.EPIPE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+				n.Cut(true)
+				time.Sleep(10 * time.Second)
+				require.True(t, c.link.Info().Seeking)
+				made := make(chan error, 1)
+				go func() {
+					_, err := c.NewBuffer(4096)
+					made <- err
+				}()
+				time.Sleep(time.Second)
+				require.NoError(t, ends.call(c))
+				select {
+				case err := <-made:
+					require.ErrorIs(t, err, ends.with)
+				case <-time.After(time.Second):
+					t.Error("NewBuffer waits on")
+				}
+				n.Cut(false)
+			})
+		})
+	}
 }
 
 // A buffer comes back when the device has sent it, whatever else is sent, or is not.

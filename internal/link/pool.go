@@ -109,8 +109,8 @@ func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect Con
 		defer cancel()
 	}
 	s, err := connect(ctx, entry.another)
-	for try, taken := 1, (*takenError)(nil); try < tries && errors.As(err, &taken); try++ {
-		s, err = connect(ctx, entry.another) // from another port
+	for try, taken := 1, (*takenError)(nil); entry.another && try < tries && errors.As(err, &taken); try++ {
+		s, err = connect(ctx, true) // from another port, for no dial asks again as it does for the first link
 	}
 	entry.err, entry.givenUp = err, entry.another || ctx.Err() != nil || errors.Is(err, ErrTCPFirst)
 	if err == nil {

@@ -43,7 +43,7 @@ func (c *Config) FirstRing() int {
 	return min(FirstRing, c.RecvBuffer)
 }
 
-// slabSize is the size of the memory that is registered for more.
+// slabSize is the largest size of the memory that is registered at a time for more.
 func (c *Config) slabSize() int {
 	if c.Dedicated {
 		return c.RecvBuffer
