@@ -252,10 +252,10 @@ func (l *listener) next() (fd int, err error) {
 	}
 	err = unix.EAGAIN
 	waitErr := l.sock.sleeper.Sleep(func(uintptr) bool {
-		fd, err = l.sock.accept()
-		if exhausted(err) && !l.sock.readable() { // the kernel looks for a descriptor before it looks for a connection
-			err = unix.EAGAIN
+		if !l.sock.readable() { // accept would say that there is no descriptor before it looked for a connection
+			return false
 		}
+		fd, err = l.sock.accept()
 		return err != unix.EAGAIN
 	})
 	if waitErr != nil {
