@@ -74,17 +74,20 @@ test: packages
 # podman for containers, systemd to check units, and lintian for the Debian package.
 # tools/softroce installs what it needs by itself.
 
-PACKAGES := apache2-utils gcc ibverbs-utils iproute2 libc6-dev libibverbs-dev librdmacm-dev libssl-dev lintian nftables perftest podman postgresql rdmacm-utils redis-server systemd
+PACKAGES := apache2-utils gcc ibverbs-utils iproute2 kmod libc6-dev libibverbs-dev librdmacm-dev libssl-dev lintian nftables perftest podman postgresql rdmacm-utils redis-server systemd
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
 PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 endif
+# dpkg-query knows of packages that are not installed, too.
+HAVE = $(shell dpkg-query -W -f '$${Package}/$${db:Status-Status} ' $(PACKAGES) 2>/dev/null)
+MISSING = $(filter-out $(patsubst %/installed,%,$(HAVE)),$(PACKAGES))
 packages:
-	@! command -v dpkg-query >/dev/null || dpkg-query -W $(PACKAGES) >/dev/null 2>&1 || \
+	@test -z "$(MISSING)" || ! command -v dpkg-query >/dev/null || \
 	if [ "$$(id -u)" = 0 ]; then \
-		apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(PACKAGES); \
+		apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(MISSING); \
 	else \
-		echo "missing packages; as root: apt-get install $(PACKAGES)"; exit 1; \
+		echo "missing packages; as root: apt-get install $(MISSING)"; exit 1; \
 	fi
 
 # What can be checked without running anything; the linters take minutes, so they are no part
