@@ -81,7 +81,7 @@ func openTurn(cl workload.Client) (*workload.Session, error) {
 	from, to := make([]byte, rowBytes), make([]byte, rowBytes)
 	return &workload.Session{
 		Bytes: rowBytes, Timed: true, Several: coarse(rowBytes), Close: closeAll,
-		Run: func(_, n int, times []time.Duration) error {
+		Run: func(_, n int, times *workload.Times) error {
 			return workload.Each(n, times, func() error {
 				if _, err := a.Write(from); err != nil {
 					return err
@@ -108,14 +108,14 @@ func openRow(cl workload.Client) (*workload.Session, error) {
 	buf := make([]byte, rowBytes)
 	return &workload.Session{
 		Bytes: rowBytes, Timed: true, Several: row, Close: closeAll,
-		Run: func(_, _ int, times []time.Duration) error {
-			for i := range times {
+		Run: func(_, n int, times *workload.Times) error {
+			for range n / row {
 				for n := 1; n <= row; n++ {
 					if _, err := io.ReadFull(b, buf); err != nil {
 						return err
 					}
 					if n == rowPosition {
-						times[i] = time.Since(began) - time.Duration(binary.LittleEndian.Uint64(buf))
+						times.Record(time.Since(began) - time.Duration(binary.LittleEndian.Uint64(buf)))
 					}
 				}
 				if _, err := b.Write(buf); err != nil {
@@ -197,7 +197,7 @@ func openLent(cl workload.Client) (*workload.Session, error) {
 	}
 	return &workload.Session{
 		Bytes: lentSize, Close: closeAll,
-		Run: func(_, n int, _ []time.Duration) error {
+		Run: func(_, n int, _ *workload.Times) error {
 			err := errors.Join(workload.Request(c, drop, 0, 0), binary.Write(c, binary.LittleEndian, uint64(n)*lentSize))
 			for i := 0; i < n && err == nil; i++ {
 				err = write(buffers[i%len(buffers)])

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"net"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -49,7 +48,7 @@ func openGRPC(cl workload.Client) (*workload.Session, error) {
 	in := wrapperspb.Bytes(make([]byte, unaryBytes))
 	return &workload.Session{
 		Bytes: 2 * unaryBytes, Timed: true, Close: closeAll,
-		Run: func(worker, n int, times []time.Duration) error {
+		Run: func(worker, n int, times *workload.Times) error {
 			return workload.Each(n, times, func() error {
 				return clients[worker].Invoke(cl.Context, grpcUnary, in, new(wrapperspb.BytesValue))
 			})

@@ -61,7 +61,7 @@ func (r *Report) columns(workload string) []report.Column {
 		return report.Column{Head: head, Value: func(x *report.Result) string { return report.Number(of(&x.Median).Median) }}
 	}
 	return []report.Column{
-		report.Median, beside(p50), report.P90, report.P99, beside(p99),
+		report.Median, beside(p50), report.P90, report.P99, beside(p99), report.P999,
 		report.PerSecond, beside((*report.Sample).PerSecond), report.Bytes, report.CPU, beside((*report.Sample).CPUPerOp),
 		number("strangers had", func(m *report.Summary) report.Estimate { return m.Strangers }),
 		{Head: "lock wait each", Value: func(x *report.Result) string { return report.Seconds(x.Median.LockWait.Median) }},

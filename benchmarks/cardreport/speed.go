@@ -54,7 +54,7 @@ func (s *session) speed(p *Part) {
 	p.reasons(r)
 	p.Note = fmt.Sprintf("Median of %d rounds of %v. The program in C has both ends in one process; ringnet's figures are of two processes.", r.Rounds, r.Slice)
 	for _, workload := range speedWorkloads {
-		p.Tables = append(p.Tables, titled{workload.Name, r.Table(workload.Key, report.Median, report.P99, report.Bytes, report.CPU)})
+		p.Tables = append(p.Tables, titled{workload.Name, r.Table(workload.Key, report.Median, report.P99, report.P999, report.Bytes, report.CPU)})
 	}
 	s.addBothRisen(p, own, other, "a message found no receive: ringnet promises 0, others may not")
 	s.report.Speed = r

@@ -38,6 +38,6 @@ func (r *perfReport) print(w io.Writer) {
 		{workload.Stream.Key, "rate: messages in one direction"},
 	} {
 		fmt.Fprintf(w, "\n%s\n", x.title)
-		r.Table(x.workload, report.Median, report.P90, report.P99, report.Bytes, report.PerSecond, report.ClientCPU, report.ServerCPU, byTCP).Text(w)
+		r.Table(x.workload, report.Median, report.P90, report.P99, report.P999, report.Bytes, report.PerSecond, report.ClientCPU, report.ServerCPU, byTCP).Text(w)
 	}
 }

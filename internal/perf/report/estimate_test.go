@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestEstimate(t *testing.T) {
@@ -45,6 +47,31 @@ func TestBesideComparesRoundWithRound(t *testing.T) {
 	assert.Equal(t, 3.0, r.Results[0].ByBase.Median)
 	assert.Zero(t, r.Results[1].ByBase, "it is the base")
 	assert.Zero(t, r.Results[2].ByBase, "of which the base has none")
+}
+
+func TestTheTailWantsAThousandTimes(t *testing.T) {
+	h := hdrhistogram.New(1, int64(time.Minute), 3)
+	for i := range 999 {
+		require.NoError(t, h.RecordValue(int64(i+1)*1000))
+	}
+	var few, enough Sample
+	few.SetLatencies(h, false)
+	require.InEpsilon(t, 500e3, few.P50, 1e-3)
+	require.InEpsilon(t, 900e3, few.P90, 2e-3)
+	require.InEpsilon(t, 990e3, few.P99, 2e-3)
+	require.InEpsilon(t, 500e3, few.Mean, 1e-3)
+	require.Zero(t, few.P999, "of 999 times it is the slowest")
+	require.NoError(t, h.RecordValue(1e9))
+	enough.SetLatencies(h, true)
+	require.InEpsilon(t, 999e3/2, enough.P999, 1e-3, "half of the slowest but one")
+	require.InEpsilon(t, 990e3/2, enough.P99, 2e-3)
+
+	r := &Report{Results: []*Result{{Rounds: []*Sample{&enough, nil, &enough}}, {Rounds: []*Sample{&enough, &enough, &few}}}}
+	r.Summarise()
+	require.Equal(t, enough.P999, r.Results[0].Median.P999.Median)
+	require.Zero(t, r.Results[1].Median.P999, "one round does not know it")
+	require.Equal(t, "500 µs", P999.Value(r.Results[0]))
+	require.Equal(t, Unknown, P999.Value(r.Results[1]))
 }
 
 func TestTableOfResultsLeavesOutColumnsThatSayNothing(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/aclements/go-moremath/stats"
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // Report has all results, as they are written to JSON.
@@ -77,6 +77,7 @@ type Sample struct {
 	P50       float64  `json:"p50,omitzero"`
 	P90       float64  `json:"p90,omitzero"`
 	P99       float64  `json:"p99,omitzero"`
+	P999      float64  `json:"p999,omitzero"` // 99.9 %; 0 also if fewer than 1,000 were timed, of which it is the slowest
 	Mean      float64  `json:"mean,omitzero"`
 	Failed    int      `json:"failed,omitzero"`     // operations, besides Ops
 	CPU       float64  `json:"cpu,omitzero"`        // seconds, of both sides; 0 if unknown
@@ -95,17 +96,20 @@ func (s *Sample) BytesPerSec() float64 { return float64(s.Bytes) / s.Seconds }
 // CPUPerOp is the processor time of an operation, of both sides, in seconds.
 func (s *Sample) CPUPerOp() float64 { return s.CPU / float64(s.Ops) }
 
-// SetLatencies sets the latencies from the times of all operations.
-func (s *Sample) SetLatencies(times []time.Duration, half bool) {
-	d := stats.Sample{Xs: make([]float64, len(times))}
-	for i, t := range times {
-		d.Xs[i] = float64(t)
-		if half {
-			d.Xs[i] /= 2
-		}
+// forP999 is how many times there have to be for one in a thousand.
+const forP999 = 1000
+
+// SetLatencies sets the latencies from the times of all operations, in nanoseconds, or from half of each.
+func (s *Sample) SetLatencies(times *hdrhistogram.Histogram, half bool) {
+	unit := 1.0
+	if half {
+		unit = 0.5
 	}
-	d.Sort()
-	s.P50, s.P90, s.P99, s.Mean = d.Quantile(0.5), d.Quantile(0.9), d.Quantile(0.99), d.Mean()
+	at := func(percentile float64) float64 { return unit * float64(times.ValueAtPercentile(percentile)) }
+	s.P50, s.P90, s.P99, s.Mean = at(50), at(90), at(99), unit*times.Mean()
+	if times.TotalCount() >= forP999 {
+		s.P999 = at(99.9)
+	}
 }
 
 // Summary has the medians of the rounds; those that are unknown are 0.
@@ -116,6 +120,7 @@ type Summary struct {
 	P50         Estimate `json:"p50,omitzero"` // in nanoseconds
 	P90         Estimate `json:"p90,omitzero"`
 	P99         Estimate `json:"p99,omitzero"`
+	P999        Estimate `json:"p999,omitzero"` // 0 if a round has none
 	Mean        Estimate `json:"mean,omitzero"`
 
 	// Processor time in seconds, of both sides together and of each: for 1e9 bytes of payload,
@@ -155,6 +160,10 @@ func (r *Result) Summarise() {
 	m.P50 = of(func(s *Sample) float64 { return s.P50 })
 	m.P90 = of(func(s *Sample) float64 { return s.P90 })
 	m.P99 = of(func(s *Sample) float64 { return s.P99 })
+	// Rounds that have none are slow, and without them the others would be too good.
+	if !slices.ContainsFunc(ended, func(s *Sample) bool { return s.P999 == 0 }) {
+		m.P999 = of(func(s *Sample) float64 { return s.P999 })
+	}
 	m.Mean = of(func(s *Sample) float64 { return s.Mean })
 	m.CPUPerGB = of(func(s *Sample) float64 { return s.CPU / float64(s.Bytes) * 1e9 })
 	m.ClientCPUPerGB = of(func(s *Sample) float64 { return (s.CPU - s.ServerCPU) / float64(s.Bytes) * 1e9 })

@@ -58,6 +58,7 @@ var (
 	}}
 	P90       = Column{"p90", func(x *Result) string { return Nanos(x.Median.P90.Median) }}
 	P99       = Column{"p99", func(x *Result) string { return Nanos(x.Median.P99.Median) }}
+	P999      = Column{"p99.9", func(x *Result) string { return Nanos(x.Median.P999.Median) }}
 	PerSecond = Column{"operations", func(x *Result) string { return x.Median.PerSecond.Text(Rate("")) }}
 	Bytes     = Column{"rate", func(x *Result) string { return x.Median.BytesPerSec.Text(Rate("B")) }}
 

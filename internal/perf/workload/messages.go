@@ -184,8 +184,8 @@ func Compute(start time.Time, d time.Duration) time.Time {
 }
 
 // Exchange sends n messages that the server echoes or works on, and receives each before it
-// sends the next. With Work it also works on each itself. Times are those of Each.
-func Exchange(c net.Conn, op int, buf []byte, n int, times []time.Duration) error {
+// sends the next. With Work it also works on each itself, which is not timed. Times are those of Each.
+func Exchange(c net.Conn, op int, buf []byte, n int, times *Times) error {
 	if err := Request(c, op, len(buf), n); err != nil {
 		return err
 	}
@@ -199,8 +199,8 @@ func Exchange(c net.Conn, op int, buf []byte, n int, times []time.Duration) erro
 	if op != Work {
 		return Each(n, times, ask)
 	}
-	for i := range n {
-		if err := Each(1, times[i:i+1], ask); err != nil {
+	for range n {
+		if err := Each(1, times, ask); err != nil {
 			return err
 		}
 		Compute(time.Now(), workTime)

@@ -27,11 +27,15 @@ func served(t *testing.T, s *MessageServer) (net.Conn, chan error) {
 
 func TestServerDoesWhatClientsAsk(t *testing.T) {
 	c, ended := served(t, &MessageServer{MaxSize: 100})
-	times := make([]time.Duration, 3)
-	require.NoError(t, Exchange(c, Echo, []byte("sent and got"), 3, times))
-	require.NoError(t, Exchange(c, Work, make([]byte, 100), 3, times))
-	require.NotContains(t, times, time.Duration(0))
-	require.NoError(t, Exchange(c, Echo, make([]byte, 100), 6, times), "two for each time")
+	times, _ := newTimes(1, 12, 1)
+	require.NoError(t, Exchange(c, Echo, []byte("sent and got"), 3, &times[0]))
+	require.NoError(t, Exchange(c, Work, make([]byte, 100), 3, &times[0]))
+	require.Len(t, times[0].kept, 6)
+	require.NotContains(t, times[0].kept, time.Duration(0))
+	times[0].several = 2
+	require.NoError(t, Exchange(c, Echo, make([]byte, 100), 6, &times[0]))
+	require.Len(t, times[0].kept, 9, "one time for each two")
+	require.NoError(t, Exchange(c, Work, make([]byte, 100), 2, nil))
 	require.NoError(t, Exchange(c, Echo, make([]byte, 100), 5, nil))
 	require.NoError(t, stream(c, make([]byte, 7), 20_000))
 	require.NoError(t, c.Close())

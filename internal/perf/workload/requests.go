@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"time"
 )
 
 const (
@@ -33,7 +32,7 @@ func openWork(cl Client) (*Session, error) {
 func openConnect(cl Client) (*Session, error) {
 	return &Session{
 		Timed: true, Close: func() {},
-		Run: func(_, n int, times []time.Duration) error { return Each(n, times, cl.ConnectOnce) },
+		Run: func(_, n int, times *Times) error { return Each(n, times, cl.ConnectOnce) },
 	}, nil
 }
 
@@ -65,7 +64,7 @@ func openBurst(cl Client) (*Session, error) {
 	conns, errs := make([]net.Conn, cl.Conns), make([]error, cl.Conns)
 	return &Session{
 		Timed: true,
-		Run: func(worker, n int, times []time.Duration) error {
+		Run: func(worker, n int, times *Times) error {
 			return Each(n, times, func() error {
 				conns[worker], errs[worker] = cl.dialUse()
 				return nil
@@ -121,6 +120,6 @@ func openHTTP(cl Client) (*Session, error) {
 	}
 	return &Session{
 		Bytes: httpBytes, Timed: true, Close: transport.CloseIdleConnections,
-		Run: func(_, n int, times []time.Duration) error { return Each(n, times, get) },
+		Run: func(_, n int, times *Times) error { return Each(n, times, get) },
 	}, nil
 }

@@ -94,31 +94,32 @@ func (r *Runner) calibrate(c report.Cell, w *Workload, s *Session) (int, error) 
 	}
 }
 
-// maxOperations is how many operations a worker may do, whose times it keeps.
+// maxOperations is how many operations a worker may do in a round.
 const maxOperations = 1 << 24
 
 // phase runs n operations of each worker, and returns the time that all took and, if they
 // are timed, their times.
-func phase(s *Session, workers, n int) (time.Duration, []time.Duration, error) {
-	var times []time.Duration
-	each := n / max(s.Several, 1) // times
+func phase(s *Session, workers, n int) (time.Duration, histograms, error) {
+	var times []Times
+	var shared histograms
 	if s.Timed {
-		times = make([]time.Duration, workers*each)
+		times, shared = newTimes(workers, n, max(s.Several, 1))
 	}
 	errs := make([]error, workers)
 	var all sync.WaitGroup
 	start := time.Now()
 	for i := range workers {
 		all.Go(func() {
-			var own []time.Duration
-			if times != nil {
-				own = times[i*each : (i+1)*each]
+			if times == nil {
+				errs[i] = s.Run(i, n, nil)
+				return
 			}
-			errs[i] = s.Run(i, n, own)
+			errs[i] = s.Run(i, n, &times[i])
+			times[i].flush()
 		})
 	}
 	all.Wait()
-	return time.Since(start), times, errors.Join(errs...)
+	return time.Since(start), shared, errors.Join(errs...)
 }
 
 // sample runs the phase that is measured.
@@ -153,7 +154,7 @@ func (r *Runner) sample(c report.Cell, s *Session, n int) (report.Sample, error)
 	allocs := float64(client.Mallocs+server.Mallocs) / float64(out.Ops)
 	out.Allocs = &allocs
 	if times != nil {
-		out.SetLatencies(times, s.Half)
+		out.SetLatencies(times.sum(), s.Half)
 	}
 	return out, nil
 }

@@ -45,10 +45,10 @@ type Session struct {
 	// round, and the error of one of them.
 	Failed func() (int, error)
 
-	// Run does n operations of a worker. If they are timed, times has an element for each
-	// of them or each Several, for the time of one; otherwise it is nil. Run is called at
-	// once for several workers, but not for one.
-	Run func(worker, n int, times []time.Duration) error
+	// Run does n operations of a worker. If they are timed, it records the time of each, or of
+	// one of each Several; otherwise times is nil. Run is called at once for several workers,
+	// but not for one.
+	Run func(worker, n int, times *Times) error
 
 	// Close ends the connections. It may be called while workers run, which
 	// then fail.
@@ -86,7 +86,7 @@ func OpenAll[C io.Closer](n int, open func() (C, error)) (all []C, closeAll func
 
 // open is a session in which each worker calls run with its connection, and with a buffer
 // for a message of the client's size.
-func (cl Client) open(run func(c net.Conn, buf []byte, n int, times []time.Duration) error) (*Session, error) {
+func (cl Client) open(run func(c net.Conn, buf []byte, n int, times *Times) error) (*Session, error) {
 	conns, closeAll, err := cl.DialAll()
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (cl Client) open(run func(c net.Conn, buf []byte, n int, times []time.Durat
 	}
 	return &Session{
 		Bytes: cl.Size, Close: closeAll,
-		Run: func(worker, n int, times []time.Duration) error {
+		Run: func(worker, n int, times *Times) error {
 			return run(conns[worker], bufs[worker], n, times)
 		},
 	}, nil
@@ -106,7 +106,7 @@ func (cl Client) open(run func(c net.Conn, buf []byte, n int, times []time.Durat
 // OpenExchange is a session in which each worker sends messages of the client's size
 // and gets them back, echoed or worked on.
 func (cl Client) OpenExchange(op int) (*Session, error) {
-	s, err := cl.open(func(c net.Conn, buf []byte, n int, times []time.Duration) error {
+	s, err := cl.open(func(c net.Conn, buf []byte, n int, times *Times) error {
 		return Exchange(c, op, buf, n, times)
 	})
 	if err != nil {
@@ -125,11 +125,14 @@ func openPingPong(cl Client) (*Session, error) {
 	return s, nil
 }
 
-// Each does n operations, and measures as many of them together as there are for each of times.
-func Each(n int, times []time.Duration, do func() error) error {
-	several := n / max(len(times), 1)
+// Each does n operations. If times is not nil, n is one of whole Several, and their times are recorded.
+func Each(n int, times *Times, do func() error) error {
+	several := n
+	if times != nil {
+		several = times.several
+	}
 	last := time.Now()
-	for i := range max(len(times), 1) {
+	for done := 0; done < n; done += several {
 		for range several {
 			if err := do(); err != nil {
 				return err
@@ -137,7 +140,7 @@ func Each(n int, times []time.Duration, do func() error) error {
 		}
 		if times != nil {
 			now := time.Now()
-			times[i] = now.Sub(last) / time.Duration(several)
+			times.Record(now.Sub(last) / time.Duration(several))
 			last = now
 		}
 	}
@@ -145,7 +148,7 @@ func Each(n int, times []time.Duration, do func() error) error {
 }
 
 func openStream(cl Client) (*Session, error) {
-	return cl.open(func(c net.Conn, buf []byte, n int, _ []time.Duration) error {
+	return cl.open(func(c net.Conn, buf []byte, n int, _ *Times) error {
 		return stream(c, buf, n)
 	})
 }
