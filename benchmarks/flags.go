@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,7 +19,7 @@ type options struct {
 	sizes, conns, idle, busy []int // conns are nil for what each workload is measured with
 	peers, workloads         []string
 	rdma, oneProcess         bool
-	once, markdown           bool
+	once, markdown, tail     bool
 	address, device, card    string
 	peerDevice               string
 	listen, connect, beside  string
@@ -32,7 +33,7 @@ func (o *options) onDevice() bool { return o.rdma || o.connect != "" }
 
 // parse reads the flags.
 func parse(args []string) (*options, error) {
-	o := &options{busy: []int{0}, sizes: []int{64, 512, 4 << 10, 64 << 10, 1 << 20}}
+	o := new(options)
 	flags := flag.NewFlagSet("benchmarks", flag.ContinueOnError)
 	numbers := func(name, usage string, least int, to *[]int) {
 		flags.Func(name, usage, func(list string) (err error) {
@@ -54,16 +55,17 @@ func parse(args []string) (*options, error) {
 	flags.StringVar(&o.connect, "connect", "", "measure against the server at this TCP `address`")
 	flags.BoolVar(&o.once, "once", false, "with -listen, be the child of another program, and end with it or after the first client")
 	flags.StringVar(&o.beside, "beside", "", "measure another version beside this one, too: the `file` is a build of this program there")
-	flags.IntVar(&o.rounds, "rounds", 7, "how often everything is measured")
-	flags.DurationVar(&o.slice, "slice", 200*time.Millisecond, "how long each cell of a round takes, about")
-	numbers("sizes", "message sizes in bytes; default 64,512,4096,65536,1048576", 1, &o.sizes)
+	flags.BoolVar(&o.tail, "tail", false, "print one table, of how rates, p99 and p99.9 of ringnet compare with the better of the others, idle and busy")
+	flags.IntVar(&o.rounds, "rounds", 0, "how often everything is measured; default 7, with -tail 9")
+	flags.DurationVar(&o.slice, "slice", 0, "how long each cell of a round takes, about; default 200ms, with -tail 250ms")
+	numbers("sizes", "message sizes in bytes; default 64,512,4096,65536,1048576, with -tail 1024", 1, &o.sizes)
 	numbers("conns", "numbers of connections at once; default 1 and those of interest for each workload", 1, &o.conns)
 	numbers("idle", "numbers of idle connections, or none, which is the default", 1, &o.idle)
-	numbers("busy", "`numbers` of other processes that compute all the time beside it, such as 0,2,8", 0, &o.busy)
+	numbers("busy", "`numbers` of strangers, other processes that compute all the time beside it; default 0, with -tail 0,2,8", 0, &o.busy)
 	flags.StringVar(&o.card, "card", "", "measure on the ideal card, which this `program` is that tools/idealcard makes, and TCP beside it, each cell in a process of its own")
 	flags.BoolVar(&o.oneProcess, "one-process", false, "client and server are one process, where a pipe in memory can be measured, too")
 	words("peers", "what to measure, of: "+peerKeys()+", and shm/N and rdma/N with N links for a pair of processes", &o.peers)
-	words("workloads", "what to measure of it; default all of: "+workloadKeys(), &o.workloads)
+	words("workloads", "what to measure of it; default all of: "+workloadKeys(false)+", with -tail "+workloadKeys(true), &o.workloads)
 	flags.StringVar(&o.out, "out", "", "`folder` for results.json and charts; none by default")
 	flags.BoolVar(&o.markdown, "markdown", false, "print tables of Markdown")
 	if err := flags.Parse(args); err != nil {
@@ -88,8 +90,9 @@ func (o *options) choose() error {
 	if o.peers == nil {
 		o.peers = strings.Split(usual, ",")
 	}
-	if o.workloads == nil {
-		o.workloads = strings.Split(workloadKeys(), ",")
+	o.setDefaults()
+	if o.tail && o.onDevice() {
+		return errors.New("-tail is of one host without its RDMA device")
 	}
 	if (o.beside != "" || o.oneProcess) && o.connect != "" {
 		return errors.New("-beside and -one-process want client and server on one host, without -connect")
@@ -105,8 +108,12 @@ func (o *options) choose() error {
 		o.host = o.address
 	}
 	for _, key := range o.workloads {
-		if _, err := findWorkload(key); err != nil {
+		w, err := findWorkload(key)
+		if err != nil {
 			return err
+		}
+		if o.tail && w.tail == nil {
+			return fmt.Errorf("-tail has no row of %s", key)
 		}
 	}
 	self, err := os.Executable()
@@ -126,6 +133,24 @@ func (o *options) choose() error {
 		return o.measureBeside(self)
 	}
 	return nil
+}
+
+// setDefaults sets what was not given of how much is measured.
+func (o *options) setDefaults() {
+	rounds, slice, sizes, busy := 7, 200*time.Millisecond, []int{64, 512, 4 << 10, 64 << 10, 1 << 20}, []int{0}
+	if o.tail {
+		rounds, slice, sizes, busy = 9, 250*time.Millisecond, []int{1 << 10}, []int{0, 2, 8}
+	}
+	o.rounds, o.slice = cmp.Or(o.rounds, rounds), cmp.Or(o.slice, slice)
+	if o.sizes == nil {
+		o.sizes = sizes
+	}
+	if o.busy == nil {
+		o.busy = busy
+	}
+	if o.workloads == nil {
+		o.workloads = strings.Split(workloadKeys(o.tail), ",")
+	}
 }
 
 func parseNumbers(list string, least int) (numbers []int, err error) {
@@ -150,10 +175,13 @@ func peerKeys() string {
 	return strings.Join(keys, ",")
 }
 
-func workloadKeys() string {
+// workloadKeys are those of all workloads, or of those with a row in the table of -tail.
+func workloadKeys(tail bool) string {
 	var keys []string
 	for _, w := range benchmarks {
-		keys = append(keys, w.Key)
+		if !tail || w.tail != nil {
+			keys = append(keys, w.Key)
+		}
 	}
 	return strings.Join(keys, ",")
 }

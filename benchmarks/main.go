@@ -69,7 +69,7 @@ func run(args []string) error {
 	if o.markdown {
 		write = report.Table.Markdown
 	}
-	b.report.print(os.Stdout, write)
+	b.report.print(os.Stdout, write, o.tail)
 	if o.out != "" {
 		if err := b.report.write(o.out); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -167,4 +168,86 @@ func TestStrangersEndWhenTheirProcessIsKilled(t *testing.T) {
 	}
 	require.NoError(t, lines.Err())
 	require.Error(t, c.Wait())
+}
+
+// Two rounds in which shm is better than TCP, but in its rate not than Unix sockets and in its p99 not
+// beside a stranger.
+func TestTailIsBesideTheBetterOfTheOthers(t *testing.T) {
+	r := &Report{Report: report.Report{Rounds: 2}}
+	for _, key := range []string{"shm", "tcp", "unix", "shm/7"} {
+		p, err := findPeer(key)
+		require.NoError(t, err)
+		if key == "shm/7" {
+			p.as = "shm" // as another version is
+			t.Cleanup(func() { p.as = "" })
+		}
+		r.Peers = append(r.Peers, report.Peer{Key: key, Name: p.name})
+	}
+	add := func(peer string, conns, busy int, rate, p99, p999 float64) {
+		x := &report.Result{Cell: report.Cell{Peer: peer, Workload: "http", Conns: conns, Busy: busy}}
+		for _, drift := range []float64{1, 4} { // of the machine
+			x.Rounds = append(x.Rounds, &report.Sample{
+				Ops: int(1e6 * rate * drift), Seconds: 1, P99: p99 * 1e6 / drift, P999: p999 * 1e6 / drift, CPU: 2 * rate * drift,
+			})
+		}
+		r.Results = append(r.Results, x)
+	}
+	add("shm", 16, 0, 3, 2, 8)
+	add("tcp", 16, 0, 1, 4, 16)
+	add("unix", 16, 0, 4, 8, 0)
+	add("shm/7", 16, 0, 6, 8, 0)
+	add("shm", 64, 0, 2, 2, 2)
+	add("tcp", 64, 0, 1, 4, 4)
+	add("shm", 16, 1, 2, 6, 6)
+	add("tcp", 16, 1, 1, 4, 4)
+	r.Summarise()
+	var out strings.Builder
+	r.tail().Markdown(&out)
+	require.Equal(t, `
+| what | strangers | over | rate, × the better of TCP and Unix socket | p99, × the better of TCP and Unix socket | p99 in ms: itself / TCP / Unix socket | p99.9 in ms: itself / TCP / Unix socket | processor time: itself / TCP / Unix socket |
+|---|---|---|---|---|---|---|---|
+| http ×16 | 0 | ringnet shm | **0.75 Unix socket** | 0.5 TCP | 1.25 / 2.5 / 5 | 5 / 10 / – | 2 µs / 2 µs / 2 µs |
+| http ×16 | 0 | ringnet shm, Links: 7 | 1.5 Unix socket | **2 TCP** | 5 / 2.5 / 5 | – / 10 / – | 2 µs / 2 µs / 2 µs |
+| http ×16 | 1 | ringnet shm | 2 TCP | **1.5 TCP** | 3.75 / 2.5 / – | 3.75 / 2.5 / – | 2 µs / 2 µs / – |
+| http ×64 | 0 | ringnet shm | 2 TCP | 0.5 TCP | 1.25 / 2.5 / – | 1.25 / 2.5 / – | 2 µs / 2 µs / – |
+`, out.String())
+	r.Peers = r.Peers[:1]
+	require.Equal(t, report.Unknown, r.tail()[1][3], "nothing beside it")
+}
+
+func TestTailIsNarrowedByFlags(t *testing.T) {
+	cells := func(args ...string) []report.Cell {
+		o, err := parse(append([]string{"-tail"}, args...))
+		require.NoError(t, err)
+		b := &bench{options: o, report: new(Report)}
+		for _, key := range o.peers {
+			b.report.Peers = append(b.report.Peers, report.Peer{Key: key})
+		}
+		return b.cells()
+	}
+	all := cells()
+	require.Len(t, all, 3*3*(3+2+1+1), "strangers, peers, rows")
+	require.Contains(t, all, report.Cell{Peer: "unix", Workload: "ping-pong", Size: 1024, Conns: 256, Busy: 8})
+	require.Contains(t, all, report.Cell{Peer: "shm", Workload: "connect", Conns: 16, Busy: 2})
+	require.Equal(t, []report.Cell{{Peer: "shm", Workload: "grpc", Conns: 4, Busy: 1}},
+		cells("-workloads", "grpc", "-conns", "4", "-busy", "1", "-peers", "shm"))
+	o, err := parse([]string{"-tail", "-rounds", "3"})
+	require.NoError(t, err)
+	require.Equal(t, 3, o.rounds)
+	require.Equal(t, 250*time.Millisecond, o.slice)
+	_, err = parse([]string{"-tail", "-workloads", "stream"})
+	require.ErrorContains(t, err, "no row of stream")
+	_, err = parse([]string{"-tail", "-card", "FILE"})
+	require.ErrorContains(t, err, "without its RDMA device")
+}
+
+func TestTailPrintsOneTable(t *testing.T) {
+	t.Parallel()
+	program, dir := build(t), t.TempDir()
+	out := runLittle(t, program, "-tail", "-out", dir, "-busy", "0,1", "-beside", program, "-workloads", "ping-pong,http", "-sizes", "64", "-markdown")
+	require.Len(t, reportIn(t, dir).Results, 2*2*2*4, "strangers, workloads, connections, peers")
+	require.Equal(t, 1, strings.Count(out, "|---|"+strings.Repeat("---|", 7)+"\n"))
+	require.Equal(t, 2*2*2*2, strings.Count(out, "ringnet shm"), "no version has a row without the other's: %s", out)
+	require.Regexp(t, `(?m)^\| http ×2 \| 1 \| ringnet shm \| .* \|\n\| http ×2 \| 1 \| ringnet shm, benchmarks \| `, out)
+	require.Contains(t, out, "strangers, which compute beside it: 0, 1\n")
 }

@@ -55,6 +55,8 @@ func (b *bench) connsOf(w *benchmark) []int {
 		conns = w.card.conns
 	case b.onDevice():
 		conns = w.onDevice
+	case b.tail:
+		conns = w.tail
 	}
 	// On a card whose large messages do not arrive, a link tells only one connection's bytes.
 	if len(b.conns) > 0 && len(conns) > 0 && (b.card == "" || w.card.dma != "free") {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ringnet/ringnet/internal/perf/report"
+	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
 // Report is everything that came out, as it is written to results.json.
@@ -16,19 +17,29 @@ type Report struct {
 	Idle []Idle
 }
 
-// print writes a table for each workload.
-func (r *Report) print(out io.Writer, write func(report.Table, io.Writer)) {
-	fmt.Fprintf(out, "\n%s\n%s; load average %.2f before and %.2f after\n", r.Machine, r.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Load[0], r.Load[1])
+// print writes a table for each workload, or that of the tail.
+func (r *Report) print(out io.Writer, write func(report.Table, io.Writer), tail bool) {
+	fmt.Fprintf(out, "\n%s\n", r.Machine)
 	r.PrintHead(out)
+	if tail {
+		fmt.Fprintf(out, "\nringnet by whichever of the others makes its ratio the worse, in the same rounds; **…**: that one is better.\n"+
+			"Latencies of ping-pong are half the round trip; p99.9 wants 1,000 operations in each round, of which connect has %d\n", workload.Connect.Limit)
+		write(r.tail(), out)
+	} else {
+		r.printWorkloads(out, write)
+	}
+	if len(r.Idle) > 0 {
+		fmt.Fprintf(out, "\nconnections opened one after the other, a byte there and back on each, then idle\n")
+		write(r.idle(), out)
+	}
+}
+
+func (r *Report) printWorkloads(out io.Writer, write func(report.Table, io.Writer)) {
 	for _, w := range benchmarks {
 		if t := r.Table(w.Key, r.columns(w.Key)...); len(t) > 1 {
 			fmt.Fprintf(out, "\n%s\n", w.Name)
 			write(t, out)
 		}
-	}
-	if len(r.Idle) > 0 {
-		fmt.Fprintf(out, "\nconnections opened one after the other, a byte there and back on each, then idle\n")
-		write(r.idle(), out)
 	}
 }
 
