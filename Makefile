@@ -33,7 +33,7 @@ RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/ide
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
 .PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners test-users soak soak-kernels soak-hours soak-card hours-card soak-ports explore mutants fuzz
-.PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json card-report card-report-programs clean
+.PHONY: bench bench-busy bench-tail bench-rdma bench-card bench-proxy bench-links bench-json card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -363,6 +363,12 @@ bench-busy: bin/benchmarks
 	$(BUSY) -workloads stream -sizes 65536 -conns 1,16,64 -out bin/results-busy/stream $(BENCH)
 	$(BUSY) -workloads connect,http,grpc -out bin/results-busy $(BENCH)
 	bin/benchmarks -one-process -peers pipe,$(WAITING) -workloads http,grpc -slice 250ms -markdown -out bin/results-one-process $(BENCH)
+
+# One table of the tail: rates, p99 and p99.9 of shm beside the better of TCP and Unix sockets, while 0, 2
+# and 8 other processes compute all the time, in ten minutes. BENCH='-workloads http -busy 0 -rounds 3' is
+# a short run; with BENCH='-beside FILE' another version of shm has a row below each.
+bench-tail: bin/benchmarks
+	bin/benchmarks -tail -markdown -out bin/results-tail $(BENCH)
 
 # ringnet beside a program in C, on a card of ideal speed, and beside TCP, in four minutes: tables,
 # and results.json and charts in bin/results-card. It wants two processors that do nothing

@@ -21,6 +21,7 @@ type Report struct {
 func (r *Report) print(out io.Writer, write func(report.Table, io.Writer), tail bool) {
 	fmt.Fprintf(out, "\n%s\n", r.Machine)
 	r.PrintHead(out)
+	fmt.Fprintf(out, "strangers, other processes that compute all the time beside it: %s\n", r.strangers())
 	if tail {
 		fmt.Fprintf(out, "\nringnet by whichever of the others makes its ratio the worse, in the same rounds; **…**: that one is better.\n"+
 			"Latencies of ping-pong are half the round trip; p99.9 wants 1,000 operations in each round, of which connect has %d\n", workload.Connect.Limit)
@@ -32,6 +33,17 @@ func (r *Report) print(out io.Writer, write func(report.Table, io.Writer), tail 
 		fmt.Fprintf(out, "\nconnections opened one after the other, a byte there and back on each, then idle\n")
 		write(r.idle(), out)
 	}
+}
+
+// strangers says how many there were, beside one cell or another.
+func (r *Report) strangers() string {
+	var numbers []string
+	for _, x := range r.Results {
+		if n := strconv.Itoa(x.Busy); !slices.Contains(numbers, n) {
+			numbers = append(numbers, n)
+		}
+	}
+	return strings.Join(numbers, ", ")
 }
 
 func (r *Report) printWorkloads(out io.Writer, write func(report.Table, io.Writer)) {

@@ -98,9 +98,10 @@ func TestPerfTable(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, errs.String(), "progress is for terminals")
 	require.Regexp(t, `(?m)^server: .+ CPUs, `, string(out))
+	require.Regexp(t, `(?m)^2\d+-\d\d-\d\d \d\d:\d\d UTC; load average \d.* before and \d.* after$`, string(out))
 	require.Regexp(t, `(?m)^not over rdma: .+`, string(out))
 	interval := `(±\d+%|\(\S+ \S+ to \S+ \S+\))`
-	require.Contains(t, string(out), ", and the interval of 95 % confidence\n")
+	require.Contains(t, string(out), ", and the interval of 95 % confidence for the median, ")
 	require.Regexp(t, `(?m)^2 +shm +[\d.]+ [nµm]?s `+interval+` .* × `+interval+`$`, string(out), "set-up")
 	require.Regexp(t, `(?m)^64 B +1 +shm +[\d.]+ [nµm]?s `+interval+` .* × `+interval+`$`, string(out))
 	require.Regexp(t, `(?m)^4.0 KiB +2 +tcp +[\d.]+ [kMG]?B/s `+interval+` `, string(out))

@@ -98,12 +98,12 @@ size  over  median         operations  rate    processor time  CPU, client  CPU,
 
 func TestHeadSaysHowItWasMeasuredAndWhatWasNot(t *testing.T) {
 	r := &Report{Started: time.Unix(0, 0), Load: [2]float64{0.5, 2}, Rounds: 6, Slice: time.Second, Peers: []Peer{{Name: "rdma", Unavailable: "no device"}, {Name: "tcp"}}, Results: []*Result{
-		{Cell: Cell{"tcp", "http", 0, 1, 0}, Error: "refused", Median: Summary{Rounds: 2}}, {}, {Cell: Cell{Busy: 8}},
+		{Cell: Cell{"tcp", "http", 0, 1, 0}, Error: "refused", Median: Summary{Rounds: 2}}, {},
 	}}
 	var head strings.Builder
 	r.PrintHead(&head)
 	assert.Equal(t, `
-1970-01-01 00:00 UTC; load average 0.50 before and 2.00 after; strangers, which compute beside it: 0, 8
+1970-01-01 00:00 UTC; load average 0.50 before and 2.00 after
 medians of 6 rounds of 1s each, and the interval of 95 % confidence for the median, from order statistics: whatever the distribution is
 not over rdma: no device
 http ×1 tcp: failed in 4 of 6 rounds: refused
@@ -111,7 +111,7 @@ http ×1 tcp: failed in 4 of 6 rounds: refused
 	head.Reset()
 	r.Rounds, r.Peers, r.Results = 5, nil, nil
 	r.PrintHead(&head)
-	assert.Contains(t, head.String(), "\nmedians of 5 rounds of 1s each, which are too few for an interval of confidence: 6 are enough\n")
+	assert.Contains(t, head.String(), "\nmedians of 5 rounds of 1s each\n")
 }
 
 func TestTextHasThreeDigits(t *testing.T) {

@@ -103,27 +103,14 @@ func (r *Report) Table(workload string, more ...Column) Table {
 	return t
 }
 
-// strangers says how many there were, beside one cell or another.
-func (r *Report) strangers() string {
-	numbers := []string{}
-	for _, x := range r.Results {
-		if n := strconv.Itoa(x.Busy); !slices.Contains(numbers, n) {
-			numbers = append(numbers, n)
-		}
-	}
-	return strings.Join(numbers, ", ")
-}
-
-// PrintHead says when all was measured, how often and beside what, and what was not.
+// PrintHead says when all was measured and how often, and what was not.
 func (r *Report) PrintHead(w io.Writer) {
-	fmt.Fprintf(w, "%s; load average %.2f before and %.2f after; strangers, which compute beside it: %s\n",
-		r.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Load[0], r.Load[1], r.strangers())
-	fmt.Fprintf(w, "medians of %d rounds of %v each, ", r.Rounds, r.Slice)
+	fmt.Fprintf(w, "%s; load average %.2f before and %.2f after\n", r.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Load[0], r.Load[1])
+	fmt.Fprintf(w, "medians of %d rounds of %v each", r.Rounds, r.Slice)
 	if r.Rounds >= ForInterval {
-		fmt.Fprintln(w, "and the interval of 95 % confidence for the median, from order statistics: whatever the distribution is")
-	} else {
-		fmt.Fprintf(w, "which are too few for an interval of confidence: %d are enough\n", ForInterval)
+		fmt.Fprint(w, ", and the interval of 95 % confidence for the median, from order statistics: whatever the distribution is")
 	}
+	fmt.Fprintln(w)
 	for _, p := range r.Peers {
 		if p.Unavailable != "" {
 			fmt.Fprintf(w, "not over %s: %s\n", p.Name, p.Unavailable)

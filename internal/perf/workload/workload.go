@@ -3,7 +3,8 @@
 // networks there are and who dials, and connects client and server.
 //
 // messages.go has the protocol of the data connections, workload.go and requests.go the
-// workloads, run.go a round of one, usage.go this process. Package report has the results.
+// workloads, run.go a round of one, times.go how long its operations take, usage.go this process.
+// Package report has the results.
 package workload
 
 import (
