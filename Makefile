@@ -365,7 +365,7 @@ bench-busy: bin/benchmarks
 	bin/benchmarks -one-process -peers pipe,$(WAITING) -workloads http,grpc -slice 250ms -markdown -out bin/results-one-process $(BENCH)
 
 # One table of the tail: rates, p99 and p99.9 of shm beside the better of TCP and Unix sockets, while 0, 2
-# and 8 other processes compute all the time, in ten minutes. BENCH='-workloads http -busy 0 -rounds 3' is
+# and 8 other processes compute all the time, in five minutes. BENCH='-workloads http -busy 0 -rounds 3' is
 # a short run; with BENCH='-beside FILE' another version of shm has a row below each.
 bench-tail: bin/benchmarks
 	bin/benchmarks -tail -markdown -out bin/results-tail $(BENCH)
