@@ -51,7 +51,7 @@ var edits = [][5]string{
 	{"what waits to be sent is left to nobody", "../machine/send.go", "l.send.withData.Len() > 0 || l.send.withRecords.Len() > 0 || len(l.send.awaitingEnds)", "len(l.send.awaitingEnds)", ""},
 	{"an end of a stream is not signaled", "../machine/control.go", "			q.signal = true // for a Close\n", "", "TestCloseNoticesThatAResetBehindFINHasArrived"},
 	{"staging memory lies in bytes that are not signaled", "../machine/staging.go", "		l.alive.due = l.alive.due || a.ring.Len() > 0\n", "", "TestStagingMemoryGrowsForBulkAndShrinks"},
-	{"a buffer waits for what was staged before it", "../machine/send.go", "	q.signal = q.signal || p.memory != nil && s.holdsBuffer()\n", "", "TestABufferComesBackWhenNothingElseIsSent"},
+	{"the last bytes of a buffer are not signaled", "../machine/loan.go", "if b.unsent == 0 || q.unsignaledLent", "if q.unsignaledLent", "TestABufferComesBackWhenNothingElseIsSent"},
 	{"a Write overtakes what waits of its stream", "../machine/send.go", "MaxBatch-controlBatch && s.ledger.Pending() == 0 &&", "MaxBatch-controlBatch &&", "TestAConversationDoesNotOvertakeItself"},
 	{"a stream that is closed stays at work", "close.go", "	s.waitsAgain()\n", "", ""},
 	{"a RESET behind FIN has arrived", "../machine/control.go", "s.end == 0 || s.end.completed(&q.slots)", "s.end == 0", "TestCloseNoticesThatAResetBehindFINHasArrived"},

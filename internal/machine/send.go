@@ -40,7 +40,8 @@ func (n sent) completed(slots *credit.Slots) bool { return n > 0 && slots.Comple
 type sendQueue struct {
 	slots   credit.Slots
 	staging staging
-	loans   map[*Loan]struct{} // that are with the device
+	loans   map[*Loan]struct{} // that have not been returned
+	lent    queue[lentSent]    // in the order in which they were posted
 	waiting
 	control control
 	window  sendWindow
@@ -51,6 +52,7 @@ type sendQueue struct {
 	signal          bool                         // the last of the batch is to be signaled when it is posted
 	posting         bool                         // the batch is being posted
 	unsignaledBytes int                          // of staging posted since the last signaled work request
+	unsignaledLent  int                          // the same of buffers, which have no other's requests signaled
 }
 
 // waiting is which streams wait for something of the send queue. outbox has whether a
@@ -126,7 +128,7 @@ func (l *Link) signal() {
 	wr.Signaled = true
 	q.slots.Signal()
 	q.window.signaled(sent(wr.ID + 1))
-	q.unsignaledBytes = 0
+	q.unsignaledBytes, q.unsignaledLent = 0, 0
 	l.stats.Signaled++
 }
 
@@ -169,6 +171,7 @@ func (l *Link) sendCompleted(id uint64) {
 	q := &l.send
 	q.slots.Complete(id)
 	l.windowCompleted()
+	l.unlendCompleted()
 	l.freeStaging()
 	for i := 0; i < len(q.awaitingEnds); {
 		if s := q.awaitingEnds[i]; s.delivered() {
@@ -333,16 +336,12 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	if s.ledger.Pending() == 0 && s.ledger.Space() == 0 && !s.ledger.Closing() {
 		flags |= wire.FullRing
 	}
-	if p.memory != nil {
-		q.unsignaledBytes += p.n
-	}
 	if s.isBulk(p.n) {
 		q.window.posted += uint64(p.n)
 	}
 	if s.conversing() && p.n < Worthwhile {
 		q.window.conversed()
 	}
-	q.signal = q.signal || p.memory != nil && s.holdsBuffer()
 	s.sentSinceReceive++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
@@ -352,13 +351,9 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	wr.Data, wr.Rest, wr.Memory = p.first, p.rest, p.memory
 	wr.RemoteAddr, wr.RKey = at, s.peer.RKey
 	if p.memory != nil {
-		l.retain(wr, s.pending.first(&q.staging))
-		s.pending.posted(&q.staging, p.n, sent(wr.ID+1))
+		l.pushedMemory(s, wr, p.n)
 	} else {
 		l.retain(wr, nil)
-	}
-	if q.unsignaledBytes >= q.unsignaled() {
-		l.signal()
 	}
 	q.batchBytes += p.n
 	if newRing {
@@ -369,11 +364,18 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	}
 }
 
-// holdsBuffer reports whether a buffer goes back to its owner with the next bytes of the stream, or once they are
-// through, for they were staged before it.
-func (s *Stream) holdsBuffer() bool {
-	staging := &s.link.send.staging
-	return staging.lent > 0 && s.pending.head <= staging.lastLent
+// pushedMemory notes that the last work request of the batch has the next n bytes of a stream in registered memory.
+func (l *Link) pushedMemory(s *Stream, wr *fabric.WorkRequest, n int) {
+	q := &l.send
+	of := s.pending.first(&q.staging)
+	loan := of.loan
+	l.retain(wr, of)
+	s.pending.posted(&q.staging, n, sent(wr.ID+1))
+	if loan != nil {
+		l.postedLent(loan, n, sent(wr.ID+1))
+	} else if q.unsignaledBytes += n; q.unsignaledBytes >= q.unsignaled() {
+		l.signal()
+	}
 }
 
 // unsignaled is how many bytes may be under way without a completion to come, of staging memory and of the window, for
