@@ -88,8 +88,11 @@ func (b *Buffer) Wait() {
 	l.lock()
 	l.pollCompletions()
 	l.carryOut() // which hands it back
-	if b.lent.Load() && b.back == nil {
-		b.back = make(chan struct{})
+	if b.lent.Load() {
+		l.watchNow()
+		if b.back == nil {
+			b.back = make(chan struct{})
+		}
 	}
 	back := b.back
 	l.unlock()

@@ -148,3 +148,94 @@ func TestABufferComesBackWhenNothingElseIsSent(t *testing.T) {
 		closeAtOnce(clients, servers)
 	})
 }
+
+// What a WriteBuffer hands over goes to the device together, and one of its requests is signaled.
+func TestABufferIsPostedAtOnce(t *testing.T) {
+	onLink(t, sim.Link{}, testConfig, testConfig, 1, func(t *testing.T, _ *sim.Network, clients, servers []*Stream) {
+		c, s := clients[0], servers[0]
+		size := s.Stats().Memory
+		b, err := c.NewBuffer(size)
+		require.NoError(t, err)
+		before := c.link.Stats()
+		n, err := c.WriteBuffer(b, 0, size, unlimited())
+		require.NoError(t, err)
+		require.Equal(t, size, n)
+		after := c.link.Stats()
+		require.EqualValues(t, 4, after.MessagesSent-before.MessagesSent, "each a quarter of the ring")
+		require.EqualValues(t, 1, after.Signaled-before.Signaled)
+		require.NoError(t, discardAll(s, size))
+		b.Close()
+		closeAtOnce(clients, servers)
+	})
+}
+
+// A WriteBuffer posts what it has accepted before it arms the device and sleeps: else the completions of that would wake it.
+func TestAWriteBufferPostsBeforeItSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Spin: 1})
+		var calls []string
+		f := &hooked{Fabric: n}
+		asleep := testConfig
+		asleep.BusyPoll, asleep.RecvBuffer = -1, 16<<10
+		c, s, _ := connectLink(t, f, asleep, asleep)
+		size := s.Stats().Memory
+		b, err := c.NewBuffer(size + 1)
+		require.NoError(t, err)
+		for range engineFirstFor + 1 { // then the engine has not got the watch
+			require.NoError(t, writeOne(s, c))
+		}
+		f.called = func(name string) { calls = append(calls, name) }
+		written := make(chan error, 1)
+		go func() {
+			_, err := c.WriteBuffer(b, 0, size+1, unlimited())
+			written <- err
+		}()
+		synctest.Wait()
+		require.Equal(t, []string{"PostSend", "Arm"}, calls[:2])
+		require.NoError(t, discardAll(s, size+1))
+		require.NoError(t, <-written)
+		b.Close()
+		endAll(t, n, c, s)
+	})
+}
+
+// A Wait takes what has completed itself, and has somebody watch for what has not: it need not wait until the timer
+// gives the watch to the engine.
+func TestAWaitIsNotLeftToTheTimer(t *testing.T) {
+	for name, latency := range map[string]time.Duration{"completed": 0, "under way": 10 * time.Microsecond} {
+		t.Run(name, func(t *testing.T) {
+			onLink(t, sim.Link{Spin: 1, Latency: latency}, testConfig, testConfig, 1, func(t *testing.T, _ *sim.Network, clients, servers []*Stream) {
+				c, s := clients[0], servers[0]
+				b, err := c.NewBuffer(4096)
+				require.NoError(t, err)
+				for range engineFirstFor + 1 { // then the engine has not got the watch
+					require.NoError(t, writeOne(s, c))
+				}
+				began := time.Now()
+				_, err = c.WriteBuffer(b, 0, 1, unlimited())
+				require.NoError(t, err)
+				synctest.Wait()
+				b.Wait()
+				require.Less(t, time.Since(began), watchWithin)
+				if latency == 0 {
+					require.Nil(t, c.link.watch.holder, "nobody else has been woken")
+				}
+				require.NoError(t, discardAll(s, 1))
+				b.Close()
+				closeAtOnce(clients, servers)
+			})
+		})
+	}
+}
+
+// writeOne sends a byte to a stream that waits for it.
+func writeOne(from, to *Stream) error {
+	go func() { _, _ = from.Write([]byte("x"), unlimited()) }()
+	_, err := to.Read(make([]byte, 1), unlimited())
+	return err
+}
+
+func discardAll(s *Stream, n int) error {
+	_, err := s.Discard(n, unlimited())
+	return err
+}
