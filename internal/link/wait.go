@@ -15,6 +15,7 @@ import (
 type call struct {
 	parked bool
 	signal chan struct{} // has room for one; sent to when a parked call is ready; made when one parks
+	turn   uint64        // how many calls had been woken with it; 0: it need not let those before it go first
 	waits  atomic.Uint64 // times that it has waited
 }
 
@@ -55,6 +56,11 @@ func (s *Stream) wake() {
 				s.atWork = true
 				w.atWork++
 			}
+			w.woken++
+			c.turn = 0
+			if w.spins[i].late() { // else requests are short, and the last finds its bytes in the caches
+				c.turn = w.woken
+			}
 			c.signal <- struct{}{}
 		case c == w.holder && w.in != nil && !w.roused && ready[i](s):
 			w.rouse()
@@ -87,6 +93,9 @@ type watch struct {
 	parked int             // calls that wait until the holder wakes them
 	atWork int             // streams of which a call has been woken, and none waits again
 	served bool            // one of them has become ready, or data or CREDIT has come, since the engine has looked
+
+	woken   uint64        // calls that have been woken, ever
+	resumed atomic.Uint64 // those of them that have run since
 
 	engineFirst int // how often yet the engine takes the watch from a call although no call waits
 	spins       [calls + 1]spin
@@ -235,6 +244,12 @@ func (s *Stream) park(c *call, d *deadline.Deadline) {
 	l.unlock()
 	select {
 	case <-c.signal:
+		// Go runs the goroutine that was woken last first, and with it one conversation that is fast enough
+		// before all others.
+		if c.turn > l.watch.resumed.Load()+1 {
+			runtime.Gosched()
+		}
+		l.watch.resumed.Add(1)
 		l.lock()
 		return
 	case <-d.Done():
@@ -242,6 +257,7 @@ func (s *Stream) park(c *call, d *deadline.Deadline) {
 	l.lock()
 	if !c.parked {
 		<-c.signal
+		l.watch.resumed.Add(1)
 		return
 	}
 	c.parked = false
