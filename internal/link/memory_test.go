@@ -108,7 +108,7 @@ func TestIdleRingsShrink(t *testing.T) {
 					time.Sleep(s.link.shrinkAfter() / 2)
 					require.Greater(t, s.ringSize(), 100<<10, "it is not idle for long")
 					time.Sleep(5 * s.link.shrinkAfter())
-					require.Equal(t, 16<<10, s.ringSize())
+					require.Equal(t, firstRing, s.ringSize())
 					rings, all := s.Link().registeredBytes()
 					require.Equal(t, all, s.Link().Info().Memory)
 					if keep {
@@ -294,7 +294,7 @@ func TestARingInAConversationStaysWhenMemoryIsShort(t *testing.T) {
 		for range creditsToGrow + 2 {
 			talk()
 		}
-		require.Equal(t, eagerRing, server.ringSize())
+		require.Equal(t, smallRing, server.ringSize())
 		for range 10 {
 			time.Sleep(unused / 2)
 			talk()
@@ -302,8 +302,8 @@ func TestARingInAConversationStaysWhenMemoryIsShort(t *testing.T) {
 			client.link.freeUnneeded()
 			synctest.Wait()
 			talk()
-			require.Equal(t, eagerRing, server.ringSize())
-			require.Equal(t, eagerRing, client.ringSize())
+			require.Equal(t, smallRing, server.ringSize())
+			require.Equal(t, smallRing, client.ringSize())
 		}
 		time.Sleep(2 * unused)
 		require.Positive(t, server.link.freeUnneeded())

@@ -12,9 +12,9 @@ import (
 // What tests call by its name of the machine.
 const (
 	firstRing       = machine.FirstRing
-	slabSize        = 256 << 10 // what was registered for 16 rings of the first size
+	slabSize        = 16 * firstRing // what was registered for 16 rings of the first size
 	eagerRing       = machine.EagerRing
-	sharedRing      = machine.SharedRing
+	smallRing       = machine.SmallRing
 	creditsToGrow   = machine.QuartersToGrow
 	closeTimeout    = machine.CloseTimeout
 	drainTime       = machine.DrainTime

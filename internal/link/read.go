@@ -26,10 +26,17 @@ func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 		if n > 0 || err != nil {
 			return n, err
 		}
-		if err := s.wait(readCall, d); err != nil {
+		if err := s.awaitBytes(len(p), d); err != nil {
 			return 0, err
 		}
 	}
+}
+
+// awaitBytes waits until some of n bytes have arrived, or as many as s.want says, or the deadline has passed.
+func (s *Stream) awaitBytes(n int, d *deadline.Deadline) error {
+	s.m.Awaits(n)
+	defer s.m.Awaits(0)
+	return s.wait(readCall, d)
 }
 
 // AwaitRead waits until a Read would not wait, or the deadline has passed.
@@ -47,7 +54,7 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	if readReady(s) {
 		return nil
 	}
-	return s.wait(readCall, d)
+	return s.awaitBytes(1, d)
 }
 
 // take reads into p what has arrived. It may release mu to copy.

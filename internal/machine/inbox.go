@@ -21,6 +21,7 @@ type inbox struct {
 	lastCredit time.Time // when it was sent
 	full       bool      // the peer has used all of its room, and no pause between two has come of that yet
 
+	awaited int  // bytes that a call waits for; 0: none does
 	taking  bool // a Read copies out of the ring
 	growing int  // size of the larger ring that the stream waits for; 0: it does not
 
@@ -122,31 +123,47 @@ func (b *inbox) renew() {
 	b.drained, b.held, b.offered = b.held, b.offered, ring.Piece{}
 }
 
-// A ring grows if it is too small: at once, to EagerRing, when the peer has used all of it, whether or
+// A ring grows if it is too small: at once, when the peer has used all of it, whether or
 // not it is read, for programs of package net rely on some tens of KiB being on their
-// way while no call reads, for that is what TCP takes; and when it is read as fast as CREDITs
+// way while no call reads, for that is what TCP takes; at once, when a call waits for an answer and has room for more than the ring, so that the first
+// does not wait for a round trip behind the page that a ring begins with; and when it is read as fast as CREDITs
 // for QuartersToGrow quarters of it in a row show, each within creditsWithin of the last, or within fullWithin if the peer has waited for it meanwhile,
 // perhaps at the end of a long way. A larger one needs fewer: a ping-pong whose messages are a
-// quarter of the ring, which is never full, sends one for each, and makes 0.7 times the round trips. With 16
-// KiB that is a rate of 400 KB/s at least, or 40 where the peer waits. (As many within 160 ms, which may come in bursts,
+// quarter of the ring, which is never full, sends one for each, and makes 0.7 times the round trips. With a page
+// that is a rate of 100 KB/s at least, or 10 where the peer waits. (As many within 160 ms, which may come in bursts,
 // made the rings of 64 connections of net/http over shm larger, too, and 0.92 of the requests.)
+//
+// It grows to SmallRing, and from there to EagerRing. SmallRing is some tens of KiB, for while what lies in the ring
+// before is not read there is no third.
 //
 // Where memory is shared nothing is ever on its way, and larger rings only drive each other out of the
 // caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast, and with EagerRing 16, 64 and 256 streams of 1
-// KiB messages 0.7 to 0.8 times. There CREDITs make rings grow to SharedRing.
+// KiB messages 0.7 to 0.8 times. There CREDITs make rings grow to SmallRing, and no further.
 const (
+	SmallRing      = 64 << 10
 	EagerRing      = 256 << 10
-	SharedRing     = 64 << 10
 	growth         = 4
 	QuartersToGrow = 16
 	creditsWithin  = 10 * time.Millisecond
 	fullWithin     = 100 * time.Millisecond
 )
 
+// Awaits notes that a call waits for n bytes, or as many as there will be, and, with 0, that it waits no more.
+func (s *Stream) Awaits(n int) {
+	s.inbox.awaited = n
+	if n > s.inbox.held.Size() && s.sentSinceReceive > 0 {
+		s.grow(SmallRing)
+	}
+}
+
 // filled handles that the peer has used all of its room.
 func (s *Stream) filled() {
 	s.inbox.full = true
-	s.grow(EagerRing)
+	if s.inbox.awaited > 0 && s.inbox.held.Size() < SmallRing {
+		s.grow(SmallRing)
+	} else {
+		s.grow(EagerRing)
+	}
 }
 
 // creditSent handles that a CREDIT is sent to give room, up to a position.
@@ -166,8 +183,8 @@ func (s *Stream) creditSent(position uint64) {
 	if b.quarters < QuartersToGrow {
 		return
 	}
-	if s.link.cfg.SharesMemory {
-		s.grow(SharedRing)
+	if s.link.cfg.SharesMemory || b.held.Size() < SmallRing {
+		s.grow(SmallRing)
 	} else {
 		s.grow(max(EagerRing, growth*b.held.Size()))
 	}
