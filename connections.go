@@ -5,6 +5,7 @@ package ringnet
 import (
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -18,10 +19,12 @@ import (
 
 // connection is one of this process, from its beginning to its end.
 type connection struct {
-	CloseEvent // what is known when it begins
-	trace      *Trace
-	number     uint64
-	began      time.Time
+	carrier       string
+	local, remote net.Addr
+	dialed        bool
+	trace         *Trace
+	number        uint64
+	began         time.Time
 
 	key    any                        // in connections.open
 	stream *link.Stream               // nil over TCP
@@ -90,8 +93,8 @@ const describing = time.Second
 // until enough is closed, but notes it.
 func (c *connection) describe(enough <-chan struct{}, busy map[*link.Link]bool) inspect.Connection {
 	d := inspect.Connection{
-		Number: c.number, Carrier: c.Carrier, Local: c.Local.String(), Remote: c.Remote.String(),
-		Dialed: c.Dialed, Began: c.began,
+		Number: c.number, Carrier: c.carrier, Local: c.local.String(), Remote: c.remote.String(),
+		Dialed: c.dialed, Began: c.began,
 	}
 	connections.mu.Lock()
 	for _, r := range c.passedOver {

@@ -23,17 +23,18 @@ type observer struct {
 
 // Opened makes a connection of a stream, and counts it.
 func (o *observer) Opened(s *link.Stream) *Conn {
-	network := s.Link().Network()
-	c := o.opened(network, rconn.NewAddr(network, s.LocalAddr()), rconn.NewAddr(network, s.RemoteAddr()))
+	c := o.opened(s.Link().Network())
 	c.stream = s
 	conn := rconn.New(s, c.ended)
+	c.local, c.remote = conn.LocalAddr(), conn.RemoteAddr()
 	c.enter(keyOf(conn))
 	return conn
 }
 
 // OpenedTCP makes a connection of auto that TCP carries, and counts it.
 func (o *observer) OpenedTCP(tcp *net.TCPConn) transport.Conn {
-	c := o.opened("tcp", tcp.LocalAddr(), tcp.RemoteAddr())
+	c := o.opened("tcp")
+	c.local, c.remote = tcp.LocalAddr(), tcp.RemoteAddr()
 	conn := auto.NewTCPConn(tcp, c.ended)
 	c.tcp = weak.Make(conn)
 	c.enter(keyOf(conn))
@@ -41,25 +42,22 @@ func (o *observer) OpenedTCP(tcp *net.TCPConn) transport.Conn {
 }
 
 // opened counts a connection that begins.
-func (o *observer) opened(carrier string, local, remote net.Addr) *connection {
+func (o *observer) opened(carrier string) *connection {
 	totals.count(carrier, func(t *NetworkTotals) { t.Opened++ })
 	answerer.Hold()
-	return &connection{
-		CloseEvent: CloseEvent{Carrier: carrier, Local: local, Remote: remote, Dialed: o.dialed},
-		trace:      o.trace,
-		began:      time.Now(),
-	}
+	return &connection{carrier: carrier, dialed: o.dialed, trace: o.trace, began: time.Now()}
 }
 
 // ended is called when the connection has ended.
 func (c *connection) ended(end rconn.End) {
 	c.leave()
 	answerer.Release()
-	totals.count(c.Carrier, func(t *NetworkTotals) { t.Closed++ })
+	totals.count(c.carrier, func(t *NetworkTotals) { t.Closed++ })
 	if c.trace != nil && c.trace.Closed != nil {
-		c.Age = time.Since(c.began)
-		c.Stats, c.Err, c.Dropped = end.Stats, end.Err, end.Dropped
-		c.trace.Closed(c.CloseEvent)
+		c.trace.Closed(CloseEvent{
+			Carrier: c.carrier, Local: c.local, Remote: c.remote, Dialed: c.dialed,
+			Age: time.Since(c.began), Stats: end.Stats, Err: end.Err, Dropped: end.Dropped,
+		})
 	}
 }
 

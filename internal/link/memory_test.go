@@ -44,7 +44,7 @@ func (l *Link) registeredBytes() (rings, all int) {
 func (s *Stream) ringSize() int {
 	s.link.lock()
 	defer s.link.unlock()
-	return int(field(s.m, "inbox.held.size").Int())
+	return int(field(s.m, "inbox.held.size").Uint())
 }
 
 // exchange writes n random bytes one way, in pieces of random sizes, and has them

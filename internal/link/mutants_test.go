@@ -62,7 +62,7 @@ var edits = [][5]string{
 	{"a buffer is freed that another device is given", "buffer.go", "if !l.path.owner.moving {", "if true {", "TestNobodyWaitsForADeviceThatRegisters"},
 	{"a dial that has given up gets a ring", "register.go", "		left = true\n", "		_ = left\n", "TestADialThatGivesUpLeavesNoMemory"},
 	{"a slab that nobody wants is not looked at", "register.go", "		l.m.ShrinkLater() // it may be of no use any more\n", "", "TestADialThatGivesUpLeavesNoMemory"},
-	{"a ring that has shrunk leaves no other to shrink to", "../../ring/arena.go", "	if a.spare.size < a.spareSize {\n		a.spare, _ = a.find(a.spareSize)\n	}\n", "", "TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes"},
+	{"a ring that has shrunk leaves no other to shrink to", "../../ring/arena.go", "	if a.spare.Size() < a.spareSize {\n		a.spare, _ = a.find(a.spareSize)\n	}\n", "", "TestIdleRingsShrinkUntilAllMemoryIsOfSmallOnes"},
 	{"the alarm of the queue pair before stays", "../machine/life.go", "		l.alarms.clear(drainAlarm)\n", "", "TestTimersThatFireLate"},
 	{"the timer is not set to the first alarm", "unlock.go", "	if l.m.AlarmsChanged() {\n		l.setTimer()\n	}\n", "", "TestAPeerThatDoesNotCloseKeepsNoStream"},
 	{"what a Close has waited counts behind a break", "../machine/resume.go", "	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile\n", "", "TestTheTimeThatACloseHasWaited"},

@@ -20,12 +20,12 @@ type inbox struct {
 	advertised uint64    // position of the last CREDIT
 	lastCredit time.Time // when it was sent
 	full       bool      // the peer has used all of its room, and no pause between two has come of that yet
+	taking     bool      // a Read copies out of the ring
+	grown      bool      // the stream is among link.grown
 
-	awaited int  // bytes that a call waits for; 0: none does
-	taking  bool // a Read copies out of the ring
-	growing int  // size of the larger ring that the stream waits for; 0: it does not
+	awaited int // bytes that a call waits for; 0: none does
+	growing int // size of the larger ring that the stream waits for; 0: it does not
 
-	grown          bool      // the stream is among link.grown
 	receivedAtTick uint64    // ledger.Received, at the last shrinkTick
 	lastUsed       time.Time // grown: when bytes came, or CREDIT was sent, last
 }
