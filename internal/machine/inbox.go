@@ -178,7 +178,8 @@ func (s *Stream) creditSent(position uint64) {
 	default:
 		b.quarters = 0
 	}
-	b.quarters += int(position-b.advertised) / max(b.held.Size()/credit.CreditsPerWindow, 1)
+	// What is more than a ring, when one has shrunk, was read from the ring before.
+	b.quarters += min(int(position-b.advertised)/max(b.held.Size()/credit.CreditsPerWindow, 1), credit.CreditsPerWindow)
 	b.advertised, b.lastCredit = position, now
 	if b.quarters < QuartersToGrow {
 		return

@@ -209,7 +209,7 @@ func (l *Link) buildBatch() {
 // chunkLen is how many bytes are worth a work request of their own, and
 // messageLen how many one may carry.
 func (s *Stream) chunkLen() int   { return min(Worthwhile, s.messageLen()) }
-func (s *Stream) messageLen() int { return min(maxMessage, s.peer.Size/4) }
+func (s *Stream) messageLen() int { return min(maxMessage, max(FirstRing, s.peer.Size/4)) }
 
 // NeedsRoom reports whether what has completed may make room for a Write, which finds none: behind bytes that wait
 // there is another who looks.
