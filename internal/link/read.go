@@ -26,7 +26,8 @@ func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 		if n > 0 || err != nil {
 			return n, err
 		}
-		if err := s.awaitBytes(len(p), d); err != nil {
+		if err := s.wait(readCall, d); err != nil {
+			s.m.AwaitsNone()
 			return 0, err
 		}
 	}
@@ -35,8 +36,9 @@ func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 // awaitBytes waits until some of n bytes have arrived, or as many as s.want says, or the deadline has passed.
 func (s *Stream) awaitBytes(n int, d *deadline.Deadline) error {
 	s.m.Awaits(n)
-	defer s.m.Awaits(0)
-	return s.wait(readCall, d)
+	err := s.wait(readCall, d)
+	s.m.AwaitsNone()
+	return err
 }
 
 // AwaitRead waits until a Read would not wait, or the deadline has passed.
@@ -57,11 +59,12 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	return s.awaitBytes(1, d)
 }
 
-// take reads into p what has arrived. It may release mu to copy.
+// take reads into p what has arrived, or the call is to wait for that. It may release mu to copy.
 func (s *Stream) take(p []byte) (int, error) {
 	first, second, err := s.arrived(len(p))
 	n := len(first) + len(second)
 	if n == 0 {
+		s.m.Awaits(len(p)) // if there may be some
 		return 0, err
 	}
 	// No other call takes bytes out while this Read is the one under way.

@@ -82,7 +82,7 @@ func (s *Stream) Arrived(n int) (first, second []byte, err error) {
 // Taken frees the room of n bytes that have been read, and has CREDIT sent if a quarter of the
 // ring is due.
 func (s *Stream) Taken(n int) {
-	s.inbox.taking = false
+	s.inbox.taking, s.inbox.awaited = false, 0
 	s.ledger.Consume(s.ledger.Consumed() + uint64(n))
 	s.ledgerChanged()
 }
@@ -148,13 +148,16 @@ const (
 	fullWithin     = 100 * time.Millisecond
 )
 
-// Awaits notes that a call waits for n bytes, or as many as there will be, and, with 0, that it waits no more.
+// Awaits notes that a call waits for n bytes, or as many as there will be, until they are Taken, and AwaitsNone that it
+// waits no more.
 func (s *Stream) Awaits(n int) {
 	s.inbox.awaited = n
 	if n > s.inbox.held.Size() && s.sentSinceReceive > 0 {
 		s.grow(SmallRing)
 	}
 }
+
+func (s *Stream) AwaitsNone() { s.inbox.awaited = 0 }
 
 // filled handles that the peer has used all of its room.
 func (s *Stream) filled() {

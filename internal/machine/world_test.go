@@ -474,7 +474,7 @@ func (e *end) act(t *talk) {
 			return
 		}
 	case read:
-		t.s.Awaits(0)
+		t.s.AwaitsNone()
 		e.read(t)
 	case closeWrite:
 		if err := t.s.CloseWrite(); err != nil {
