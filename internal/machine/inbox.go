@@ -123,18 +123,21 @@ func (b *inbox) renew() {
 	b.drained, b.held, b.offered = b.held, b.offered, ring.Piece{}
 }
 
-// A ring grows if it is too small: at once, when the peer has used all of it, whether or
-// not it is read, for programs of package net rely on some tens of KiB being on their
-// way while no call reads, for that is what TCP takes; at once, when a call waits for an answer and has room for more than the ring, so that the first
-// does not wait for a round trip behind the page that a ring begins with; and when it is read as fast as CREDITs
-// for QuartersToGrow quarters of it in a row show, each within creditsWithin of the last, or within fullWithin if the peer has waited for it meanwhile,
-// perhaps at the end of a long way. A larger one needs fewer: a ping-pong whose messages are a
-// quarter of the ring, which is never full, sends one for each, and makes 0.7 times the round trips. With a page
-// that is a rate of 100 KB/s at least, or 10 where the peer waits. (As many within 160 ms, which may come in bursts,
-// made the rings of 64 connections of net/http over shm larger, too, and 0.92 of the requests.)
+// A ring grows if it is too small:
 //
-// It grows to SmallRing, and from there to EagerRing. SmallRing is some tens of KiB, for while what lies in the ring
-// before is not read there is no third.
+//   - at once, when the peer has used all of it, whether or not it is read, for programs of package net rely on some
+//     tens of KiB being on their way while no call reads, for that is what TCP takes;
+//   - at once, when a call waits for an answer and has room for more than the ring, so that the first answer does not
+//     wait for a round trip behind the page that a ring begins with;
+//   - when it is read as fast as CREDITs for QuartersToGrow quarters of it in a row show, each within creditsWithin of
+//     the last, or within fullWithin if the peer has waited for it meanwhile, perhaps at the end of a long way. A larger
+//     one needs fewer: a ping-pong whose messages are a quarter of the ring, which is never full, sends one for each,
+//     and makes 0.7 times the round trips. With a page that is a rate of 100 KB/s at least, or 10 where the peer waits.
+//     (As many within 160 ms, which may come in bursts, made the rings of 64 connections of net/http over shm larger,
+//     too, and 0.92 of the requests.)
+//
+// It grows to SmallRing, and from there to EagerRing; and to that at once where nobody reads, for while what lies in
+// the ring before is not read there is no third. So there is no smaller step than some tens of KiB.
 //
 // Where memory is shared nothing is ever on its way, and larger rings only drive each other out of the
 // caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast, and with EagerRing 16, 64 and 256 streams of 1
