@@ -151,7 +151,9 @@ func TestABufferComesBackWhenNothingElseIsSent(t *testing.T) {
 
 // What a WriteBuffer hands over goes to the device together, and one of its requests is signaled.
 func TestABufferIsPostedAtOnce(t *testing.T) {
-	onLink(t, sim.Link{}, testConfig, testConfig, 1, func(t *testing.T, _ *sim.Network, clients, servers []*Stream) {
+	dedicated := testConfig
+	dedicated.Dedicated, dedicated.RecvBuffer = true, 16<<10 // so that the ring has room for several messages
+	onLink(t, sim.Link{}, dedicated, dedicated, 1, func(t *testing.T, _ *sim.Network, clients, servers []*Stream) {
 		c, s := clients[0], servers[0]
 		size := s.Stats().Memory
 		b, err := c.NewBuffer(size)
