@@ -134,6 +134,9 @@ func reportDial(t *Trace, network, address string, took time.Duration, c net.Con
 
 // reasonsIn returns the reasons why a dial has not connected over better networks.
 func reasonsIn(c net.Conn, err error) []Reason {
+	if a, ok := c.(*AutoConn); ok && err == nil {
+		return a.passedOver
+	}
 	var required *requiredError
 	var failed *auto.DialError
 	switch {
@@ -141,11 +144,6 @@ func reasonsIn(c net.Conn, err error) []Reason {
 		return required.reasons
 	case errors.As(err, &failed):
 		return reasonsOf(failed.PassedOver)
-	case err != nil:
-		return nil
-	}
-	if a, ok := c.(*AutoConn); ok {
-		return a.passedOver
 	}
 	return nil
 }

@@ -287,13 +287,11 @@ func (a *attempt) candidates() (candidates []*candidate) {
 
 // open opens the fabric of a candidate.
 func (a *attempt) open(c *candidate) error {
-	f, err := c.Open(a.Trust, a.Config)
+	f, err := c.Open(a.Trust, &a.Setup.Config)
 	if err != nil {
 		return err
 	}
-	if c.links, err = a.At(c.Network, f, a.remote, true); err != nil {
-		return err
-	}
+	c.links = a.At(c.Network, f, a.remote, true)
 	if a.Trust != nil {
 		f = nil // each dial has one of its own
 	}

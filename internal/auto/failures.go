@@ -49,7 +49,8 @@ func (m *Failures) find(key failureKey, within time.Duration) *Failure {
 		delete(m.known, key)
 		return nil
 	}
-	return &r.Failure
+	failure := r.Failure
+	return &failure
 }
 
 // add remembers a failure, unless it is known for less than a time, or there are too many.

@@ -20,12 +20,16 @@ const tries = 128
 
 // Open begins another stream on a link that this side dialed, and returns when
 // the peer has accepted it, or ctx ends, or Config.HandshakeTimeout has passed.
-func (l *Link) Open(ctx context.Context) (*Stream, error) {
+func (l *Link) Open(ctx context.Context) (*Stream, error) { return l.openWithin(ctx, 0) }
+
+// openWithin is Open, but fails with errSilent once the peer has answered no OPEN for so long,
+// this one or others; never if that is 0. If this one is answered later, it is reset then.
+func (l *Link) openWithin(ctx context.Context, long time.Duration) (*Stream, error) {
 	for try := 1; ; try++ {
-		if err := l.takePlace(ctx); err != nil {
+		if err := l.takePlace(ctx, long); err != nil {
 			return nil, err
 		}
-		s, err := l.open(ctx)
+		s, err := l.open(ctx, long)
 		if !errors.Is(err, machine.ErrTaken) || try == tries {
 			return s, err
 		}
@@ -34,13 +38,13 @@ func (l *Link) Open(ctx context.Context) (*Stream, error) {
 
 // takePlace takes one of the places for streams that are not yet answered, and waits for
 // one if there is none.
-func (l *Link) takePlace(ctx context.Context) error {
+func (l *Link) takePlace(ctx context.Context, long time.Duration) error {
 	select {
 	case l.opens <- struct{}{}:
 		return nil
 	default:
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
+	ctx, cancel := l.patience(ctx, long)
 	defer cancel()
 	select {
 	case l.opens <- struct{}{}:
@@ -48,19 +52,19 @@ func (l *Link) takePlace(ctx context.Context) error {
 	case <-l.gone:
 		return machine.ErrGoingAway
 	case <-ctx.Done():
-		return ctx.Err()
+		return impatience(ctx)
 	}
 }
 
-func (l *Link) open(ctx context.Context) (s *Stream, err error) {
+func (l *Link) open(ctx context.Context, long time.Duration) (s *Stream, err error) {
 	if err = ctx.Err(); err == nil {
-		s, err = l.beginStream(ctx)
+		s, err = l.beginStream(ctx, long)
 	}
 	if err != nil {
 		<-l.opens
 		return nil, reclaimOn(err, l.holders(err))
 	}
-	err = s.awaitAnswer(ctx)
+	err = s.awaitAnswer(ctx, long)
 	l.lock()
 	defer l.unlock()
 	if err := s.m.Opened(err); err != nil {
@@ -70,31 +74,53 @@ func (l *Link) open(ctx context.Context) (s *Stream, err error) {
 	return s, nil
 }
 
-// awaitAnswer waits for the peer's answer to OPEN, until ctx ends or
-// Config.HandshakeTimeout has passed.
-func (s *Stream) awaitAnswer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.link.cfg.HandshakeTimeout)
-	defer cancel()
+// awaitAnswer waits for the peer's answer to OPEN, until ctx ends, or
+// Config.HandshakeTimeout has passed, or the peer has been silent for so long.
+func (s *Stream) awaitAnswer(ctx context.Context, long time.Duration) error {
+	l := s.link
 	limit := deadline.New()
-	stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
-	defer stop()
-	s.link.lock()
-	defer s.link.unlock()
-	if s.wait(openCall, limit) != nil {
-		return ctx.Err()
+	defer limit.Set(time.Time{})
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
+		defer stop()
 	}
-	return nil
+	ends := time.Now().Add(l.cfg.HandshakeTimeout)
+	left := l.cfg.HandshakeTimeout
+	if long > 0 {
+		left = min(left, long)
+	}
+	l.lock()
+	defer l.unlock()
+	for {
+		limit.Set(time.Now().Add(left))
+		switch { // ctx may have ended before that
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case s.wait(openCall, limit) == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case l.silentFor(long):
+			return errSilent
+		}
+		if left = time.Until(ends); left <= 0 {
+			return context.DeadlineExceeded
+		}
+		if long > 0 {
+			left = min(left, long-l.unheard.lasted())
+		}
+	}
 }
 
 // beginStream begins a stream, and sends its OPEN. It may have to wait for
 // memory, until ctx ends.
-func (l *Link) beginStream(ctx context.Context) (*Stream, error) {
+func (l *Link) beginStream(ctx context.Context, long time.Duration) (*Stream, error) {
 	l.lock()
 	defer l.unlock()
 	if err := l.m.MayOpen(); err != nil {
 		return nil, err
 	}
-	held, err := l.awaitRing(ctx)
+	held, err := l.awaitRing(ctx, long)
 	if err != nil {
 		return nil, err
 	}

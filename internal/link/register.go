@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -210,9 +211,13 @@ func (l *Link) free(m fabric.Memory) bool {
 }
 
 // awaitRing returns memory for the ring that a stream begins with. If that has to be
-// registered it waits, until ctx ends or Config.HandshakeTimeout has passed. It
+// registered it waits, until patience(ctx, long) ends. It
 // releases mu meanwhile.
-func (l *Link) awaitRing(ctx context.Context) (held ring.Piece, err error) {
+func (l *Link) awaitRing(ctx context.Context, long time.Duration) (held ring.Piece, err error) {
+	held, lacks := l.m.TakeRing()
+	if lacks == 0 {
+		return held, nil
+	}
 	var (
 		done = make(chan struct{})
 		left bool // the call waits no more
@@ -222,7 +227,6 @@ func (l *Link) awaitRing(ctx context.Context) (held ring.Piece, err error) {
 			return nil
 		}
 		if err = fault; err == nil {
-			var lacks int
 			if held, lacks = l.m.TakeRing(); lacks > 0 {
 				return &lack{bytes: lacks}
 			}
@@ -230,12 +234,7 @@ func (l *Link) awaitRing(ctx context.Context) (held ring.Piece, err error) {
 		close(done)
 		return nil
 	}})
-	select {
-	case <-done:
-		return held, err
-	default:
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
+	ctx, cancel := l.patience(ctx, long)
 	defer cancel()
 	l.unlock()
 	select {
@@ -249,6 +248,6 @@ func (l *Link) awaitRing(ctx context.Context) (held ring.Piece, err error) {
 		return held, err
 	default:
 		left = true
-		return ring.Piece{}, cmp.Or(ctx.Err(), machine.ErrGoingAway)
+		return ring.Piece{}, cmp.Or(impatience(ctx), machine.ErrGoingAway)
 	}
 }

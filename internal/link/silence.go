@@ -45,14 +45,14 @@ func (l *Link) silentFor(long time.Duration) bool {
 	return long > 0 && l.unheard.lasted() >= long
 }
 
-// openWithin is Open, but fails with errSilent once the peer has answered no OPEN for so long,
-// this one or others; never if that is 0. If this one is answered later, it is reset then.
-func (l *Link) openWithin(ctx context.Context, long time.Duration) (*Stream, error) {
+// patience returns a context that ends with ctx, or when Config.HandshakeTimeout has passed, or when the peer
+// has answered no OPEN for so long; never for that if it is 0.
+func (l *Link) patience(ctx context.Context, long time.Duration) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
 	if long == 0 {
-		return l.Open(ctx)
+		return ctx, stop
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var timer *time.Timer
 	timer = time.AfterFunc(unset, func() {
 		if left := long - l.unheard.lasted(); left > 0 {
@@ -61,11 +61,17 @@ func (l *Link) openWithin(ctx context.Context, long time.Duration) (*Stream, err
 			cancel(errSilent)
 		}
 	})
-	defer timer.Stop()
 	timer.Reset(long)
-	s, err := l.Open(ctx)
-	if err != nil && context.Cause(ctx) == errSilent {
-		err = errSilent
+	return ctx, func() {
+		timer.Stop()
+		stop()
 	}
-	return s, err
+}
+
+// impatience is why a context that patience has returned has ended.
+func impatience(ctx context.Context) error {
+	if context.Cause(ctx) == errSilent {
+		return errSilent
+	}
+	return ctx.Err()
 }

@@ -22,15 +22,12 @@ func (d *Dialer) Dial(ctx context.Context, n *Network, address string) (*rconn.C
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := n.Open(d.Trust, d.Config)
+	f, err := n.Open(d.Trust, &d.Setup.Config)
 	if err != nil {
 		return nil, nil, err
 	}
 	return InTurn(ctx, d, n.Name, remotes, func(ctx context.Context, remote netip.AddrPort) (*rconn.Conn, error) {
-		at, err := d.At(n, f, remote, false)
-		if err != nil {
-			return nil, err
-		}
+		at := d.At(n, f, remote, false)
 		return at.Dial(ctx, func(ctx context.Context, _ bool) (*link.Stream, error) { return at.Link(ctx, nil) })
 	})
 }

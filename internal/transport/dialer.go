@@ -25,7 +25,7 @@ type Dialer struct {
 	Namespace netns.Namespace // of the thread that dials
 	Local     netip.AddrPort
 	Resolver  *net.Resolver // nil: net.DefaultResolver
-	Config    *link.Config
+	Setup     link.Setup    // of the links, but for what At knows
 	Events    Events
 
 	Trust   Trust
@@ -65,11 +65,8 @@ const patience = 30 * time.Second
 
 // At returns an address of a network whose fabric is open. proven says whether its links are made with
 // the proof that TCP leads to the same listener: they are not shared with others.
-func (d *Dialer) At(n *Network, f fabric.Fabric, remote netip.AddrPort, proven bool) (*Destination, error) {
-	setup, err := n.setup(d.Config, f, d.Namespace)
-	if err != nil {
-		return nil, err
-	}
+func (d *Dialer) At(n *Network, f fabric.Fabric, remote netip.AddrPort, proven bool) *Destination {
+	setup := n.setup(d.Setup, f, d.Namespace)
 	setup.Dedicated = setup.Dedicated || d.Local.Port() != 0
 	key := linkKey{
 		network: n.Name, namespace: d.Namespace, fabric: f, local: d.Local, remote: remote,
@@ -78,7 +75,7 @@ func (d *Dialer) At(n *Network, f fabric.Fabric, remote netip.AddrPort, proven b
 	if d.Trust != nil {
 		key.fabric, key.trustee = nil, d.Trustee // each dial opens a fabric of its own, which asks Trust
 	}
-	return &Destination{d, n, f, setup, key}, nil
+	return &Destination{d, n, f, setup, key}
 }
 
 // Up reports whether there is a link on which connections can begin, and whose peer answers.
@@ -128,7 +125,7 @@ func (at *Destination) dial(ctx context.Context, connect link.Connect) (*rconn.C
 	if at.setup.Dedicated {
 		s, err = noting(ctx, false)
 	} else {
-		s, err = links.Dial(ctx, at.key, noting, link.More{Links: at.Config.MostLinks(), Answer: at.Answer})
+		s, err = links.Dial(ctx, at.key, noting, link.More{Links: at.setup.Links, Answer: at.Answer})
 	}
 	if err != nil {
 		return nil, err
