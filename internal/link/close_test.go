@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -13,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/machine"
+	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
@@ -31,6 +34,22 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 		require.ErrorIs(t, writeAll(s, []byte("x")), syscall.EPIPE)
 		endAll(t, n, s, client, server)
 	})
+}
+
+// Over shm the peer's memory has at once what is posted, so Close waits neither for who has the watch nor with a timer.
+func TestCloseOverShmFindsThatThePeerHasAll(t *testing.T) {
+	f, err := shm.Fabric()
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	c, s, _ := connectLink(t, listensAtLoopback{f}, testConfig, testConfig)
+	for _, s := range []*Stream{c, s} {
+		require.NoError(t, s.Close(time.Minute))
+		require.Zero(t, s.calls[closeCall].waits.Load())
+	}
+	c.link.Abort()
+	hang.Unless(t, func() bool { return inUse(testConfig.Budget) == 0 }, "other tests have this budget, too")
 }
 
 // The end that a stream has sent is followed by another, RESET, for which Close waits as it would

@@ -37,9 +37,11 @@ var ready = [calls]func(s *Stream) bool{
 	openCall:  func(s *Stream) bool { return s.m.OpenReady() },
 }
 
+// isReady reports whether a call need not wait. Over shm what has been posted has completed.
 func (s *Stream) isReady(which int) bool {
 	s.link.lock()
 	defer s.link.unlock()
+	s.link.pollCompletions()
 	return ready[which](s)
 }
 
