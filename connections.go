@@ -70,6 +70,9 @@ func keyOf(s transport.Conn) any {
 
 // notePassedOver notes why no better network carries the connection of s.
 func notePassedOver(s transport.Conn, reasons []Reason) {
+	if len(reasons) == 0 {
+		return
+	}
 	connections.mu.Lock()
 	defer connections.mu.Unlock()
 	if c := connections.open[keyOf(s)]; c != nil {

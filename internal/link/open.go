@@ -57,40 +57,38 @@ func (l *Link) takePlace(ctx context.Context, long time.Duration) error {
 }
 
 func (l *Link) open(ctx context.Context, long time.Duration) (s *Stream, err error) {
-	if err = ctx.Err(); err == nil {
-		s, err = l.beginStream(ctx, long)
-	}
-	if err != nil {
-		<-l.opens
-		return nil, reclaimOn(err, l.holders(err))
-	}
-	err = s.awaitAnswer(ctx, long)
-	l.lock()
-	defer l.unlock()
-	if err := s.m.Opened(err); err != nil {
-		s.waitsAgain()
-		return nil, err
-	}
-	return s, nil
-}
-
-// awaitAnswer waits for the peer's answer to OPEN, until ctx ends, or
-// Config.HandshakeTimeout has passed, or the peer has been silent for so long.
-func (s *Stream) awaitAnswer(ctx context.Context, long time.Duration) error {
-	l := s.link
 	limit := deadline.New()
 	defer limit.Set(time.Time{})
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
 		defer stop()
 	}
+	l.lock()
+	if err = ctx.Err(); err == nil {
+		s, err = l.beginStream(ctx, long)
+	}
+	if err != nil {
+		l.unlock()
+		<-l.opens
+		return nil, reclaimOn(err, l.holders(err))
+	}
+	defer l.unlock()
+	if err := s.m.Opened(s.awaitAnswer(ctx, limit, long)); err != nil {
+		s.waitsAgain()
+		return nil, err
+	}
+	return s, nil
+}
+
+// awaitAnswer waits for the peer's answer to OPEN, until ctx ends, which makes limit pass, or
+// Config.HandshakeTimeout has passed, or the peer has been silent for so long. It releases mu meanwhile.
+func (s *Stream) awaitAnswer(ctx context.Context, limit *deadline.Deadline, long time.Duration) error {
+	l := s.link
 	ends := time.Now().Add(l.cfg.HandshakeTimeout)
 	left := l.cfg.HandshakeTimeout
 	if long > 0 {
 		left = min(left, long)
 	}
-	l.lock()
-	defer l.unlock()
 	for {
 		limit.Set(time.Now().Add(left))
 		switch { // ctx may have ended before that
@@ -112,11 +110,9 @@ func (s *Stream) awaitAnswer(ctx context.Context, long time.Duration) error {
 	}
 }
 
-// beginStream begins a stream, and sends its OPEN. It may have to wait for
-// memory, until ctx ends.
+// beginStream begins a stream, whose OPEN unlock sends. It may have to wait for
+// memory, until ctx ends, and releases mu meanwhile.
 func (l *Link) beginStream(ctx context.Context, long time.Duration) (*Stream, error) {
-	l.lock()
-	defer l.unlock()
 	if err := l.m.MayOpen(); err != nil {
 		return nil, err
 	}

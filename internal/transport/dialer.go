@@ -41,8 +41,7 @@ type Destination struct {
 	*Dialer
 	network *Network
 	fabric  fabric.Fabric
-	setup   link.Setup // of the links that are made
-	key     linkKey    // of the links that are shared
+	key     linkKey // of the links that are shared
 }
 
 // linkKey is what dials must have in common to share a link.
@@ -51,7 +50,7 @@ type linkKey struct {
 	namespace     netns.Namespace
 	fabric        fabric.Fabric // nil with trust
 	local, remote netip.AddrPort
-	config        link.Config // with its defaults
+	config        link.Config // of the links, with its defaults
 	trustee       any         // Dialer.Trustee; nil without Trust
 	proven        bool        // with the proof that TCP leads to the same listener
 	bubble        bool        // made in one of testing/synctest
@@ -66,16 +65,16 @@ const patience = 30 * time.Second
 // At returns an address of a network whose fabric is open. proven says whether its links are made with
 // the proof that TCP leads to the same listener: they are not shared with others.
 func (d *Dialer) At(n *Network, f fabric.Fabric, remote netip.AddrPort, proven bool) *Destination {
-	setup := n.setup(d.Setup, f, d.Namespace)
-	setup.Dedicated = setup.Dedicated || d.Local.Port() != 0
+	config := d.Setup.Config
+	config.Dedicated = config.Dedicated || d.Local.Port() != 0
 	key := linkKey{
 		network: n.Name, namespace: d.Namespace, fabric: f, local: d.Local, remote: remote,
-		config: setup.Config, proven: proven, bubble: bubble.In(),
+		config: config, proven: proven, bubble: bubble.In(),
 	}
 	if d.Trust != nil {
 		key.fabric, key.trustee = nil, d.Trustee // each dial opens a fabric of its own, which asks Trust
 	}
-	return &Destination{d, n, f, setup, key}
+	return &Destination{d, n, f, key}
 }
 
 // Up reports whether there is a link on which connections can begin, and whose peer answers.
@@ -122,10 +121,10 @@ func (at *Destination) dial(ctx context.Context, connect link.Connect) (*rconn.C
 	}
 	var s *link.Stream
 	var err error
-	if at.setup.Dedicated {
+	if at.key.config.Dedicated {
 		s, err = noting(ctx, false)
 	} else {
-		s, err = links.Dial(ctx, at.key, noting, link.More{Links: at.setup.Links, Answer: at.Answer})
+		s, err = links.Dial(ctx, at.key, noting, link.More{Links: at.key.config.Links, Answer: at.Answer})
 	}
 	if err != nil {
 		return nil, err
@@ -149,7 +148,8 @@ func (at *Destination) Link(ctx context.Context, prove func(local netip.Addr) (*
 	if err != nil {
 		return nil, err
 	}
-	setup := at.setup
+	setup := at.network.setup(at.Setup, at.fabric, at.Namespace)
+	setup.Config = at.key.config
 	if prove != nil {
 		if setup.Proof, err = prove(ep.LocalAddr().Addr()); err != nil {
 			_ = ep.Close()
