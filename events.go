@@ -134,8 +134,11 @@ func reportDial(t *Trace, network, address string, took time.Duration, c net.Con
 
 // reasonsIn returns the reasons why a dial has not connected over better networks.
 func reasonsIn(c net.Conn, err error) []Reason {
-	if a, ok := c.(*AutoConn); ok && err == nil {
-		return a.passedOver
+	if err == nil {
+		if a, ok := c.(*AutoConn); ok {
+			return a.passedOver
+		}
+		return nil
 	}
 	var required *requiredError
 	var failed *auto.DialError

@@ -177,7 +177,7 @@ func (s *Stream) tryToAccept(err error) *lack {
 	case err == machine.ErrGoingAway || l.m.GoesAway(): // meanwhile
 		s.m.Refuse(wire.RefusedClosed)
 		return nil
-	case isFull(err): // the dialer's next link has memory of its own
+	case err != nil && isFull(err): // the dialer's next link has memory of its own
 		reclaimInBackground(l.holders(err))
 		s.m.Refuse(wire.RefusedClosed)
 		return nil

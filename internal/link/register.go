@@ -210,14 +210,18 @@ func (l *Link) free(m fabric.Memory) bool {
 	return freed
 }
 
-// awaitRing returns memory for the ring that a stream begins with. If that has to be
-// registered it waits, until patience(ctx, long) ends. It
-// releases mu meanwhile.
+// awaitRing returns memory for the ring that a stream begins with. It waits where that has to be registered.
 func (l *Link) awaitRing(ctx context.Context, long time.Duration) (held ring.Piece, err error) {
 	held, lacks := l.m.TakeRing()
 	if lacks == 0 {
 		return held, nil
 	}
+	return l.awaitRegistered(ctx, long)
+}
+
+// awaitRegistered waits until memory for the ring that a stream begins with has been registered, or patience(ctx, long)
+// ends. It releases mu meanwhile.
+func (l *Link) awaitRegistered(ctx context.Context, long time.Duration) (held ring.Piece, err error) {
 	var (
 		done = make(chan struct{})
 		left bool // the call waits no more
@@ -227,6 +231,7 @@ func (l *Link) awaitRing(ctx context.Context, long time.Duration) (held ring.Pie
 			return nil
 		}
 		if err = fault; err == nil {
+			var lacks int
 			if held, lacks = l.m.TakeRing(); lacks > 0 {
 				return &lack{bytes: lacks}
 			}

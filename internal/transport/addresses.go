@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http/httptrace"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/link"
@@ -39,11 +40,9 @@ func (d *Dialer) Resolve(ctx context.Context, address string) (remotes []netip.A
 		return nil, err
 	}
 	local := d.Local.Addr()
-	for _, remote := range all {
-		if !local.IsValid() || local.IsUnspecified() || local.Is4() == remote.Addr().Is4() {
-			remotes = append(remotes, remote)
-		}
-	}
+	remotes = slices.DeleteFunc(all, func(remote netip.AddrPort) bool {
+		return local.IsValid() && !local.IsUnspecified() && local.Is4() != remote.Addr().Is4()
+	})
 	if len(remotes) == 0 {
 		return nil, &net.AddrError{Err: "no address of the local address's family", Addr: address}
 	}
