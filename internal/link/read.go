@@ -59,12 +59,14 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	return s.awaitBytes(1, d)
 }
 
-// take reads into p what has arrived, or the call is to wait for that. It may release mu to copy.
+// take reads into p what has arrived, or notes that the call waits for that. It may release mu to copy.
 func (s *Stream) take(p []byte) (int, error) {
 	first, second, err := s.arrived(len(p))
 	n := len(first) + len(second)
 	if n == 0 {
-		s.m.Awaits(len(p)) // if there may be some
+		if err == nil {
+			s.m.Awaits(len(p))
+		}
 		return 0, err
 	}
 	// No other call takes bytes out while this Read is the one under way.

@@ -127,7 +127,7 @@ func (b *inbox) renew() {
 //
 //   - at once, when the peer has used all of it, whether or not it is read, for programs of package net rely on some
 //     tens of KiB being on their way while no call reads, for that is what TCP takes;
-//   - at once, when a call waits for an answer and has room for more than the ring, so that the first answer does not
+//   - at once, when a call waits for the first answer and has room for more than the ring, so that it does not
 //     wait for a round trip behind the page that a ring begins with;
 //   - when it is read as fast as CREDITs for QuartersToGrow quarters of it in a row show, each within creditsWithin of
 //     the last, or within fullWithin if the peer has waited for it meanwhile, perhaps at the end of a long way. A larger
@@ -136,8 +136,8 @@ func (b *inbox) renew() {
 //     (As many within 160 ms, which may come in bursts, made the rings of 64 connections of net/http over shm larger,
 //     too, and 0.92 of the requests.)
 //
-// It grows to SmallRing, and from there to EagerRing; and to that at once where nobody reads, for while what lies in
-// the ring before is not read there is no third. So there is no smaller step than some tens of KiB.
+// It grows to SmallRing if the call that waits will read all of the page, and else to EagerRing: while what lies in the
+// ring before is not read there is no third.
 //
 // Where memory is shared nothing is ever on its way, and larger rings only drive each other out of the
 // caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast, and with EagerRing 16, 64 and 256 streams of 1
@@ -155,7 +155,7 @@ const (
 // waits no more.
 func (s *Stream) Awaits(n int) {
 	s.inbox.awaited = n
-	if n > s.inbox.held.Size() && s.sentSinceReceive > 0 {
+	if n > s.inbox.held.Size() && s.sentSinceReceive > 0 && s.ledger.Received() == 0 {
 		s.grow(SmallRing)
 	}
 }
@@ -165,7 +165,7 @@ func (s *Stream) AwaitsNone() { s.inbox.awaited = 0 }
 // filled handles that the peer has used all of its room.
 func (s *Stream) filled() {
 	s.inbox.full = true
-	if s.inbox.awaited > 0 && s.inbox.held.Size() < SmallRing {
+	if held := s.inbox.held.Size(); held < SmallRing && s.inbox.awaited >= held {
 		s.grow(SmallRing)
 	} else {
 		s.grow(EagerRing)
