@@ -156,7 +156,7 @@ const (
 func (s *Stream) Awaits(n int) {
 	s.inbox.awaited = n
 	if n > s.inbox.held.Size() && s.sentSinceReceive > 0 && s.ledger.Received() == 0 {
-		s.grow(SmallRing)
+		s.grow(growth * s.inbox.held.Size())
 	}
 }
 
