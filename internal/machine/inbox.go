@@ -136,8 +136,8 @@ func (b *inbox) renew() {
 //     (As many within 160 ms, which may come in bursts, made the rings of 64 connections of net/http over shm larger,
 //     too, and 0.92 of the requests.)
 //
-// A page grows to four if the call that waits will read all of it, and else to EagerRing: while what lies in the ring
-// before is not read there is no third.
+// It grows to SmallRing if the call that waits will read all of the page, and else to EagerRing: while what lies in the
+// ring before is not read there is no third.
 //
 // Where memory is shared nothing is ever on its way, and larger rings only drive each other out of the
 // caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast, and with EagerRing 16, 64 and 256 streams of 1
@@ -165,8 +165,8 @@ func (s *Stream) AwaitsNone() { s.inbox.awaited = 0 }
 // filled handles that the peer has used all of its room.
 func (s *Stream) filled() {
 	s.inbox.full = true
-	if held := s.inbox.held.Size(); held <= FirstRing && s.inbox.awaited >= held {
-		s.grow(growth * held)
+	if held := s.inbox.held.Size(); held < SmallRing && s.inbox.awaited >= held {
+		s.grow(SmallRing)
 	} else {
 		s.grow(EagerRing)
 	}
