@@ -86,22 +86,6 @@ func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *Aut
 	return c
 }
 
-// A network that this host does not have is not looked for by each dial, whatever carries the connection.
-func TestAutoRemembersThatANetworkIsAbsentWhereABetterOneCarries(t *testing.T) {
-	better(t, sim.New(sim.Link{}), nil)
-	opened := 0
-	addNetwork(t, "rdma", namedNetwork{&transport.Network{Name: "rdma", Open: func(transport.Trust, *link.Config) (fabric.Fabric, error) {
-		opened++
-		return nil, errors.ErrUnsupported
-	}}, "ip"})
-	l := listenAuto(t, "127.0.0.1:0")
-	opened = 0
-	for range 3 {
-		requireCarried(t, l, Dialer{}, "shm")
-	}
-	require.Equal(t, 1, opened)
-}
-
 // Networks that are worse than the one that carries a connection are passed over at neither end.
 func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})

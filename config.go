@@ -17,11 +17,10 @@ type Config struct {
 	// limits the throughput: a stream that is to fill a link of bandwidth B and round trip T needs
 	// twice B·T.
 	//
-	// On a link that connections share a ring begins with 4 KiB. It grows to 16 KiB when a Read waits for the first
-	// answer and has room for more; to 64 KiB when the peer has filled it while a call waits for all of that, or when
-	// many messages follow each other; and to 256 KiB when the peer has filled it otherwise. Over rdma it grows further,
-	// to RecvBuffer, if the peer fills it again and again while it is read. It stays as it is when memory is short. After
-	// LinkIdle without data it shrinks to 4 KiB.
+	// On a link that connections share a ring begins with 16 KiB, and grows to 256 KiB when the
+	// peer has filled it. Over rdma it grows further, to RecvBuffer, if the peer fills it again and
+	// again while it is read. It stays as it is when memory is short. After LinkIdle without data
+	// it shrinks to 16 KiB.
 	RecvBuffer int
 
 	// SendBuffer is the largest size of the link's staging memory, in bytes: a power of two from 4 KiB to

@@ -5,7 +5,6 @@ package ringnet
 import (
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -19,12 +18,10 @@ import (
 
 // connection is one of this process, from its beginning to its end.
 type connection struct {
-	carrier       string
-	local, remote net.Addr
-	dialed        bool
-	trace         *Trace
-	number        uint64
-	began         time.Time
+	CloseEvent // what is known when it begins
+	trace      *Trace
+	number     uint64
+	began      time.Time
 
 	key    any                        // in connections.open
 	stream *link.Stream               // nil over TCP
@@ -70,9 +67,6 @@ func keyOf(s transport.Conn) any {
 
 // notePassedOver notes why no better network carries the connection of s.
 func notePassedOver(s transport.Conn, reasons []Reason) {
-	if len(reasons) == 0 {
-		return
-	}
 	connections.mu.Lock()
 	defer connections.mu.Unlock()
 	if c := connections.open[keyOf(s)]; c != nil {
@@ -96,8 +90,8 @@ const describing = time.Second
 // until enough is closed, but notes it.
 func (c *connection) describe(enough <-chan struct{}, busy map[*link.Link]bool) inspect.Connection {
 	d := inspect.Connection{
-		Number: c.number, Carrier: c.carrier, Local: c.local.String(), Remote: c.remote.String(),
-		Dialed: c.dialed, Began: c.began,
+		Number: c.number, Carrier: c.Carrier, Local: c.Local.String(), Remote: c.Remote.String(),
+		Dialed: c.Dialed, Began: c.began,
 	}
 	connections.mu.Lock()
 	for _, r := range c.passedOver {

@@ -3,6 +3,7 @@ package ringnet
 // Dial, and its options.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,19 +233,15 @@ func (d *Dialer) dialAuto(ctx context.Context, n namedNetwork, asked, address st
 
 // dialer returns what dials over one network at a time.
 func (d *Dialer) dialer(n namedNetwork, asked string, localAddr net.Addr, resolver *net.Resolver) (transport.Dialer, error) {
-	setup, err := link.NewSetup((*link.Config)(d.Config))
-	if err != nil {
-		return transport.Dialer{}, err
-	}
 	local, err := hostport.LocalAddrPort(localAddr)
 	one := transport.Dialer{
 		Asked: asked, Family: n.family, Namespace: netns.Current(), Local: local, Resolver: resolver,
-		Setup: setup, Events: &observer{trace: d.Trace, dialed: true}, Answer: autoTimes.Answer,
+		Config: (*link.Config)(d.Config), Events: &observer{trace: d.Trace, dialed: true}, Answer: autoTimes.Answer,
 	}
 	if d.TrustUser != nil {
 		one.Trust, one.Trustee = d.TrustUser, weak.Make(d)
 	}
-	return one, err
+	return one, cmp.Or(d.Config.Validate(), err)
 }
 
 // netDialer returns package net's dialer with the options in d.TCP, and those of d that apply
@@ -272,7 +269,7 @@ func (d *Dialer) limit(ctx context.Context) (context.Context, context.CancelFunc
 		}
 	}
 	if deadline.IsZero() {
-		return ctx, func() {}
+		return context.WithCancel(ctx)
 	}
 	return context.WithDeadline(ctx, deadline)
 }

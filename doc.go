@@ -68,7 +68,7 @@
 // Dial and Listen names it, and errors.Is(err, errors.ErrUnsupported) holds.
 //
 // The memory that connections use is pinned, so the limit on locked memory (ulimit -l,
-// LimitMEMLOCK=) must allow it: 1.2 MB for each link and 4 KiB to 1 MiB for each connection on
+// LimitMEMLOCK=) must allow it: 1.2 MB for each link and 16 KiB to 1 MiB for each connection on
 // it; see [Config].
 //
 // Where device, library and kernel can, this package lets the device write to that memory in
@@ -148,7 +148,7 @@
 // # Memory
 //
 // The memory that links register, for a device or to share it, stays within a
-// limit of the process; see [SetMemoryLimit]. A connection begins with a ring of 4 KiB. The ring
+// limit of the process; see [SetMemoryLimit]. A connection begins with a ring of 16 KiB. The ring
 // grows while the connection is busy and there is memory, and shrinks when it is idle
 // ([Config].RecvBuffer, [Config].LinkIdle).
 //

@@ -23,18 +23,17 @@ type observer struct {
 
 // Opened makes a connection of a stream, and counts it.
 func (o *observer) Opened(s *link.Stream) *Conn {
-	c := o.opened(s.Link().Network())
+	network := s.Link().Network()
+	c := o.opened(network, rconn.NewAddr(network, s.LocalAddr()), rconn.NewAddr(network, s.RemoteAddr()))
 	c.stream = s
 	conn := rconn.New(s, c.ended)
-	c.local, c.remote = conn.LocalAddr(), conn.RemoteAddr()
 	c.enter(keyOf(conn))
 	return conn
 }
 
 // OpenedTCP makes a connection of auto that TCP carries, and counts it.
 func (o *observer) OpenedTCP(tcp *net.TCPConn) transport.Conn {
-	c := o.opened("tcp")
-	c.local, c.remote = tcp.LocalAddr(), tcp.RemoteAddr()
+	c := o.opened("tcp", tcp.LocalAddr(), tcp.RemoteAddr())
 	conn := auto.NewTCPConn(tcp, c.ended)
 	c.tcp = weak.Make(conn)
 	c.enter(keyOf(conn))
@@ -42,22 +41,25 @@ func (o *observer) OpenedTCP(tcp *net.TCPConn) transport.Conn {
 }
 
 // opened counts a connection that begins.
-func (o *observer) opened(carrier string) *connection {
+func (o *observer) opened(carrier string, local, remote net.Addr) *connection {
 	totals.count(carrier, func(t *NetworkTotals) { t.Opened++ })
 	answerer.Hold()
-	return &connection{carrier: carrier, dialed: o.dialed, trace: o.trace, began: time.Now()}
+	return &connection{
+		CloseEvent: CloseEvent{Carrier: carrier, Local: local, Remote: remote, Dialed: o.dialed},
+		trace:      o.trace,
+		began:      time.Now(),
+	}
 }
 
 // ended is called when the connection has ended.
 func (c *connection) ended(end rconn.End) {
 	c.leave()
 	answerer.Release()
-	totals.count(c.carrier, func(t *NetworkTotals) { t.Closed++ })
+	totals.count(c.Carrier, func(t *NetworkTotals) { t.Closed++ })
 	if c.trace != nil && c.trace.Closed != nil {
-		c.trace.Closed(CloseEvent{
-			Carrier: c.carrier, Local: c.local, Remote: c.remote, Dialed: c.dialed,
-			Age: time.Since(c.began), Stats: end.Stats, Err: end.Err, Dropped: end.Dropped,
-		})
+		c.Age = time.Since(c.began)
+		c.Stats, c.Err, c.Dropped = end.Stats, end.Err, end.Dropped
+		c.trace.Closed(c.CloseEvent)
 	}
 }
 
@@ -134,12 +136,6 @@ func reportDial(t *Trace, network, address string, took time.Duration, c net.Con
 
 // reasonsIn returns the reasons why a dial has not connected over better networks.
 func reasonsIn(c net.Conn, err error) []Reason {
-	if err == nil {
-		if a, ok := c.(*AutoConn); ok {
-			return a.passedOver
-		}
-		return nil
-	}
 	var required *requiredError
 	var failed *auto.DialError
 	switch {
@@ -147,6 +143,11 @@ func reasonsIn(c net.Conn, err error) []Reason {
 		return required.reasons
 	case errors.As(err, &failed):
 		return reasonsOf(failed.PassedOver)
+	case err != nil:
+		return nil
+	}
+	if a, ok := c.(*AutoConn); ok {
+		return a.passedOver
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func TestMemoryInUseIsThatOfLinks(t *testing.T) {
 			}
 			return sum
 		}
-		require.Greater(t, ofLinks(), 2*(1<<20+20*4<<10))
+		require.Greater(t, ofLinks(), 2*(1<<20+20*16<<10))
 		hang.Unless(t, func() bool { return ofLinks() == Memory().Used }, "rings may still grow")
 	})
 }

@@ -175,7 +175,7 @@ func TestConnectionsOfTwoNamespacesHaveTheSameAddresses(t *testing.T) {
 	connect()
 	pod.do(connect)
 	require.Len(t, openConnections(), 4)
-	require.Len(t, slices.DeleteFunc(openConnections(), func(c *connection) bool { return c.local.String() != from.String() }), 2)
+	require.Len(t, slices.DeleteFunc(openConnections(), func(c *connection) bool { return c.Local.String() != from.String() }), 2)
 }
 
 // Of a name with addresses of both families, too.

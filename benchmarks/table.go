@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ringnet/ringnet/internal/perf/report"
+	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
 // Report is everything that came out, as it is written to results.json.
@@ -23,7 +24,7 @@ func (r *Report) print(out io.Writer, write func(report.Table, io.Writer), tail 
 	fmt.Fprintf(out, "strangers, other processes that compute all the time beside it: %s\n", r.strangers())
 	if tail {
 		fmt.Fprintf(out, "\nringnet by whichever of the others makes its ratio the worse, in the same rounds; **…**: that one is better.\n"+
-			"Latencies of ping-pong are half the round trip; p99.9 wants 1,000 operations in each round\n")
+			"Latencies of ping-pong are half the round trip; p99.9 wants 1,000 operations in each round, of which connect has %d\n", workload.Connect.Limit)
 		write(r.tail(), out)
 	} else {
 		r.printWorkloads(out, write)

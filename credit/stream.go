@@ -57,12 +57,12 @@ type Stream struct {
 // stream: credited ≤ sent ≤ accepted.
 type outgoing struct {
 	accepted  uint64 // bytes; each has its place in the peer's ring
+	dropped   bool   // bytes were accepted and will not be sent
 	sent      uint64 // bytes
 	credited  uint64 // bytes consumed, as the peer's last CREDIT says
 	peerRing  uint64 // size of the ring that this side writes to
 	nextRing  uint64 // size of the one that the peer offers, or 0
 	peerBase  uint64 // position from which on bytes lie in peerRing
-	dropped   bool   // bytes were accepted and will not be sent
 	endWanted Ends   // to be sent
 	endSent   Ends
 	acked     bool // FINACK has been received
@@ -73,12 +73,12 @@ type incoming struct {
 	received    uint64 // bytes
 	consumed    uint64 // bytes
 	advertised  uint64 // bytes consumed, as the last CREDIT says
+	telling     bool   // CREDIT is due for whatever is consumed
 	ring        uint64 // size of the ring that the peer writes to; 0 when it is free
 	oldRing     uint64 // size of the one before, while bytes in it are not consumed
 	offered     uint64 // size of the one offered and not taken, or 0
-	base        uint64 // position from which on bytes lie in ring
-	telling     bool   // CREDIT is due for whatever is consumed
 	offerDue    bool   // RING has not been sent
+	base        uint64 // position from which on bytes lie in ring
 	endReceived Ends
 	ackSent     bool // FINACK has been sent
 }

@@ -27,9 +27,9 @@ func TestConfigDefaultsAreThoseDocumented(t *testing.T) {
 	// Staging memory, as it is at first, and receives with their headers, inline data, mlx5's queues of 16, 4 and
 	// 16 KiB, and a ring.
 	const fixed = 64<<10 + (4+4)<<10 + (16+16+4+16+4)<<10
-	require.Equal(t, fixed+4<<10, none.PinnedMemory())
+	require.Equal(t, fixed+16<<10, none.PinnedMemory())
 	require.Equal(t, fixed+1<<20, (&rconntest.Config{Dedicated: true}).PinnedMemory())
-	requireRingMemory(t, none, 4<<10, 1<<20)
+	requireRingMemory(t, none, 16<<10, 1<<20)
 	requireRingMemory(t, &rconntest.Config{RecvBuffer: 4 << 10}, 4<<10, 4<<10)
 	requireRingMemory(t, &rconntest.Config{Dedicated: true}, 1<<20, 1<<20)
 

@@ -31,6 +31,7 @@ type Conn struct {
 	mu     sync.Mutex // guards what follows
 	closed bool
 	linger time.Duration // what Close waits
+	usual  time.Duration // Config.Linger, for SetLinger to go back to
 
 	dropped runtime.Cleanup
 	ended   func(End) // may be nil
@@ -50,19 +51,21 @@ type End struct {
 // own. ended must not hold a reference to the connection.
 func New(s *link.Stream, ended func(End)) *Conn {
 	network := s.Link().Network()
+	linger := s.Linger()
 	c := &Conn{
 		stream:        s,
 		local:         NewAddr(network, s.LocalAddr()),
 		remote:        NewAddr(network, s.RemoteAddr()),
 		readDeadline:  deadline.New(),
 		writeDeadline: deadline.New(),
-		linger:        s.Linger(),
+		linger:        linger,
+		usual:         linger,
 		ended:         ended,
 	}
 	// A connection that is garbage is closed, as package net's are.
 	c.dropped = runtime.AddCleanup(c, func(s *link.Stream) {
 		go func() {
-			err := s.Close(s.Linger())
+			err := s.Close(linger)
 			if ended != nil {
 				ended(End{Stats: Stats(s.Stats()), Err: err, Dropped: true})
 			}
@@ -159,7 +162,7 @@ func (c *Conn) SetLinger(sec int) error {
 	return c.setOption(func() {
 		c.linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
 		if sec < 0 {
-			c.linger = c.stream.Linger()
+			c.linger = c.usual
 		}
 	})
 }

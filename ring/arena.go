@@ -43,12 +43,13 @@ func (s *Slab) Size() int { return s.size }
 
 // Piece is a part of a slab. The zero Piece is none.
 type Piece struct {
-	slab     *Slab
-	at, size uint32
+	slab *Slab
+	at   int
+	size int
 }
 
 // Size returns how many bytes the piece has.
-func (p Piece) Size() int { return int(p.size) }
+func (p Piece) Size() int { return p.size }
 
 // Memory returns that of the slab.
 func (p Piece) Memory() Memory { return p.slab.Memory }
@@ -110,7 +111,7 @@ func (a *Arena) TakeToGrow(size, first int) (p Piece, lacks int) {
 // memory.
 func (a *Arena) TakeToShrink(size int) (Piece, bool) {
 	p, ok := a.find(size)
-	if !ok && a.spare.Size() == size {
+	if !ok && a.spare.size == size {
 		p, a.spare = a.spare, Piece{}
 		return p, true
 	}
@@ -131,7 +132,7 @@ func (a *Arena) find(size int) (Piece, bool) {
 	for _, s := range a.slabs {
 		if at, ok := a.cut(s, size); ok {
 			a.taken += size
-			return Piece{s, uint32(at), uint32(size)}, true
+			return Piece{s, at, size}, true
 		}
 	}
 	return Piece{}, false
@@ -190,9 +191,9 @@ func (a *Arena) cut(s *Slab, size int) (at int, ok bool) {
 // Give takes a piece back, and joins it with its other half if that is free too.
 // It reports whether that leaves a slab that may be freed.
 func (a *Arena) Give(p Piece) (empty bool) {
-	a.taken -= p.Size()
+	a.taken -= p.size
 	free := p.slab.free
-	at, o := int(p.at), a.order(p.Size())
+	at, o := p.at, a.order(p.size)
 	for ; o < len(free)-1; o++ {
 		other := slices.Index(free[o], at^a.smallest<<o)
 		if other < 0 {
@@ -202,7 +203,7 @@ func (a *Arena) Give(p Piece) (empty bool) {
 		at &^= a.smallest << o
 	}
 	free[o] = append(free[o], at)
-	if a.spare.Size() < a.spareSize {
+	if a.spare.size < a.spareSize {
 		a.spare, _ = a.find(a.spareSize)
 	}
 	return p.slab.empty()
@@ -212,7 +213,7 @@ func (a *Arena) Give(p Piece) (empty bool) {
 func (a *Arena) Spare() int { return a.spareSize }
 
 // SpareNow returns the size of the piece that is set aside; 0: there is none.
-func (a *Arena) SpareNow() int { return a.spare.Size() }
+func (a *Arena) SpareNow() int { return a.spare.size }
 
 // HasEmpty reports whether a slab may be freed.
 func (a *Arena) HasEmpty() bool { return slices.ContainsFunc(a.slabs, (*Slab).empty) }

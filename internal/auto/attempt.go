@@ -69,9 +69,9 @@ type attempt struct {
 	remote netip.AddrPort
 
 	proof  *proof
-	trying string       // the network that is being asked, or was the last one
-	failed []Failure    // of the networks that have failed
-	asked  []failureKey // where networks have been asked for a link
+	trying string                // the network that is being asked, or was the last one
+	failed map[string]Failure    // by network
+	asked  map[string]failureKey // by network: where it has been asked for a link
 }
 
 // newAttempt returns a dial that begins. ctx is that of its proof.
@@ -80,6 +80,8 @@ func (d *Dialer) newAttempt(ctx context.Context, remote netip.AddrPort) *attempt
 		Dialer: d,
 		remote: remote,
 		proof:  newProof(ctx, d.TCP, remote, d.Times, d.Namespace),
+		failed: make(map[string]Failure),
+		asked:  make(map[string]failureKey),
 	}
 }
 
@@ -115,7 +117,7 @@ func (a *attempt) dialBetter(ctx context.Context) transport.Conn {
 		}
 		// Of a network that has not answered in time, passedOver says so.
 		if !a.is(late) || !errors.Is(failure.Err, context.Canceled) && !errors.Is(failure.Err, ErrTCPFirst) {
-			a.failed = append(a.failed, *failure)
+			a.failed[n.Name] = *failure
 		}
 		if !a.is(asking) || ctx.Err() != nil {
 			break // the proof has been used for this network
@@ -165,10 +167,9 @@ func (a *attempt) passedOver(carrier string, err error) (failures PassedOver) {
 		if !a.isBetter(network, carrier) {
 			continue
 		}
-		var failure Failure
-		switch i := slices.IndexFunc(a.failed, func(f Failure) bool { return f.Network == network }); {
-		case i >= 0:
-			failure = a.failed[i]
+		failure, failed := a.failed[network]
+		switch {
+		case failed:
 		case !slices.Contains(a.Better, network):
 			failure = Failure{Network: network, Err: ErrOff}
 		default:
@@ -184,7 +185,7 @@ func (a *attempt) passedOver(carrier string, err error) (failures PassedOver) {
 // so that the attempt still has its own.
 func (a *attempt) connect(ctx context.Context, to *candidate, another bool) (*link.Stream, error) {
 	if !another {
-		a.asked = append(a.asked, to.key)
+		a.asked[to.Name] = to.key
 		return a.dialLink(ctx, to.links)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -273,10 +274,8 @@ func (a *attempt) candidates() (candidates []*candidate) {
 		c := &candidate{Network: n, key: failureKey{network: n.Name, namespace: a.Namespace}}
 		if c.failure = a.remembered(c.key); c.failure == nil {
 			if err := a.open(c); err != nil {
+				a.asked[n.Name] = c.key
 				c.failure = &Failure{Network: n.Name, Err: err}
-				if a.FallBack && a.Lasts(err) { // whatever becomes of the dial: the peer has no part in it
-					a.Failures.add(c.key, *c.failure, a.Times.Remember)
-				}
 			} else if c.failure = a.remembered(c.key); c.failure != nil && c.links.Up() {
 				c.failure = nil
 			}
@@ -288,11 +287,13 @@ func (a *attempt) candidates() (candidates []*candidate) {
 
 // open opens the fabric of a candidate.
 func (a *attempt) open(c *candidate) error {
-	f, err := c.Open(a.Trust, &a.Setup.Config)
+	f, err := c.Open(a.Trust, a.Config)
 	if err != nil {
 		return err
 	}
-	c.links = a.At(c.Network, f, a.remote, true)
+	if c.links, err = a.At(c.Network, f, a.remote, true); err != nil {
+		return err
+	}
 	if a.Trust != nil {
 		f = nil // each dial has one of its own
 	}
@@ -309,13 +310,12 @@ func (a *attempt) remembered(key failureKey) *Failure {
 	return a.Failures.find(key, a.Times.Remember)
 }
 
-// remember keeps the failures of networks that were asked for a link. It is called when TCP has connected:
+// remember keeps the failures of networks that were asked. It is called when TCP has connected:
 // otherwise the peer may not have started yet.
 func (a *attempt) remember(failures []Failure) {
 	for _, f := range failures {
-		i := slices.IndexFunc(a.asked, func(key failureKey) bool { return key.network == f.Network })
-		if i >= 0 && (f.Unanswered || a.Lasts(f.Err)) {
-			a.Failures.add(a.asked[i], f, a.Times.Remember)
+		if key, ok := a.asked[f.Network]; ok && (f.Unanswered || a.Lasts(f.Err)) {
+			a.Failures.add(key, f, a.Times.Remember)
 		}
 	}
 }

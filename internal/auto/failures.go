@@ -49,8 +49,7 @@ func (m *Failures) find(key failureKey, within time.Duration) *Failure {
 		delete(m.known, key)
 		return nil
 	}
-	failure := r.Failure
-	return &failure
+	return &r.Failure
 }
 
 // add remembers a failure, unless it is known for less than a time, or there are too many.

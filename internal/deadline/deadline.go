@@ -10,16 +10,16 @@ import (
 // Deadline is a point in time that may be moved while calls wait for it.
 // Any goroutines may call its methods at the same time.
 type Deadline struct {
-	expired atomic.Bool // it has passed; changes under mu
+	expired atomic.Bool // passed is closed; changes under mu
 
 	mu     sync.Mutex
-	passed chan struct{} // closed when the deadline passes; nil: none asked for it
+	passed chan struct{} // closed when the deadline passes
 	waker  Waker         // woken then; nil: none
 	timer  *time.Timer   // nil without a deadline ahead
 }
 
 // New returns a deadline that never passes.
-func New() *Deadline { return new(Deadline) }
+func New() *Deadline { return &Deadline{passed: make(chan struct{})} }
 
 // Set moves the deadline to t; the zero time means never.
 func (d *Deadline) Set(t time.Time) {
@@ -30,7 +30,7 @@ func (d *Deadline) Set(t time.Time) {
 		d.timer = nil
 	}
 	if d.expired.Load() {
-		d.passed = nil
+		d.passed = make(chan struct{})
 		d.expired.Store(false)
 	}
 	if t.IsZero() {
@@ -59,12 +59,6 @@ func (d *Deadline) Set(t time.Time) {
 func (d *Deadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.passed == nil {
-		d.passed = make(chan struct{})
-		if d.expired.Load() {
-			close(d.passed)
-		}
-	}
 	return d.passed
 }
 
@@ -88,9 +82,7 @@ func (d *Deadline) Expired() bool { return d.expired.Load() }
 // pass marks the deadline as passed. Called with mu held.
 func (d *Deadline) pass() {
 	d.expired.Store(true)
-	if d.passed != nil {
-		close(d.passed)
-	}
+	close(d.passed)
 	if d.waker != nil {
 		d.waker.Wake()
 		d.waker = nil

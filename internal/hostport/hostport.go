@@ -25,8 +25,8 @@ func (f Family) Resolve(ctx context.Context, r *net.Resolver, protocol, address 
 		return nil, err
 	}
 	ips := []netip.Addr{empty}
-	if ip, err := netip.ParseAddr(host); err == nil && f.has(ip.Unmap()) {
-		ips[0] = ip // the resolver would drop the zone, and takes longer
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() != "" && f != "ip4" {
+		ips[0] = ip // the resolver would drop the zone
 	} else if host != "" {
 		if ips, err = r.LookupNetIP(ctx, string(f), host); err != nil {
 			return nil, err
@@ -38,9 +38,6 @@ func (f Family) Resolve(ctx context.Context, r *net.Resolver, protocol, address 
 	}
 	return addrs, nil
 }
-
-// has reports whether an address is of the family.
-func (f Family) has(ip netip.Addr) bool { return f == "ip" || ip.Is4() == (f == "ip4") }
 
 // ResolveLocal returns the address to listen at. Of several it prefers one of IPv4, as package
 // net does.

@@ -13,18 +13,14 @@ import (
 // The zero Addresses is ready for use, and nil knows nothing and grants everything.
 type Addresses struct {
 	mu    sync.Mutex
-	taken map[between]map[ports]bool
+	taken map[claim]struct{}
 }
 
-// between is where connections begin and end, in a network namespace, and ports are those of one of them: that is
-// little, for there may be 100,000.
-type (
-	between struct {
-		namespace     netns.Namespace
-		local, remote netip.Addr
-	}
-	ports struct{ local, remote uint16 }
-)
+// claim is the addresses of a connection, in a network namespace.
+type claim struct {
+	namespace netns.Namespace
+	Path
+}
 
 // take takes a pair, unless another connection has it.
 func (a *Addresses) take(in netns.Namespace, local, remote netip.AddrPort) bool {
@@ -34,16 +30,13 @@ func (a *Addresses) take(in netns.Namespace, local, remote netip.AddrPort) bool 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.taken == nil {
-		a.taken = make(map[between]map[ports]bool)
+		a.taken = make(map[claim]struct{})
 	}
-	at, pair := between{in, local.Addr(), remote.Addr()}, ports{local.Port(), remote.Port()}
-	switch {
-	case a.taken[at][pair]:
+	c := claim{in, Path{local, remote}}
+	if _, taken := a.taken[c]; taken {
 		return false
-	case a.taken[at] == nil:
-		a.taken[at] = make(map[ports]bool)
 	}
-	a.taken[at][pair] = true
+	a.taken[c] = struct{}{}
 	return true
 }
 
@@ -53,11 +46,7 @@ func (a *Addresses) release(in netns.Namespace, local, remote netip.AddrPort) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at := between{in, local.Addr(), remote.Addr()}
-	delete(a.taken[at], ports{local.Port(), remote.Port()})
-	if len(a.taken[at]) == 0 {
-		delete(a.taken, at)
-	}
+	delete(a.taken, claim{in, Path{local, remote}})
 }
 
 // firstEphemeral begins the ports that connections are dialed from: those of TCP on Linux

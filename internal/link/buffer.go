@@ -1,8 +1,6 @@
 package link
 
 import (
-	"sync/atomic"
-
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/machine"
@@ -16,10 +14,9 @@ type Buffer struct {
 	memory fabric.Memory
 	size   int // registered, in bytes
 
-	lent atomic.Bool // the device may still send from it; changed with link.mu held
-
 	// Guarded by link.mu.
-	back   chan struct{} // closed when it has been handed back; nil: no call waits for that
+	lent   bool          // the device may still send from it
+	back   chan struct{} // closed when it has been handed back; nil before it was handed over
 	closed bool
 }
 
@@ -76,26 +73,18 @@ func (s *Stream) awaitUp() error {
 func (b *Buffer) Bytes() []byte { return b.memory.Bytes() }
 
 // HandedOver reports whether the device may still send from the buffer.
-func (b *Buffer) HandedOver() bool { return b.lent.Load() }
+func (b *Buffer) HandedOver() bool {
+	b.link.lock()
+	defer b.link.unlock()
+	return b.lent
+}
 
 // Wait waits until the buffer has been handed back. No peer can delay that: what was
 // accepted has its place at the peer, so the device sends it or fails.
 func (b *Buffer) Wait() {
-	if !b.lent.Load() {
-		return
-	}
-	l := b.link
-	l.lock()
-	l.pollCompletions()
-	l.carryOut() // which hands it back
-	if b.lent.Load() {
-		l.watchNow()
-		if b.back == nil {
-			b.back = make(chan struct{})
-		}
-	}
+	b.link.lock()
 	back := b.back
-	l.unlock()
+	b.link.unlock()
 	if back != nil {
 		<-back
 	}
@@ -127,11 +116,8 @@ func (b *Buffer) free(free func(m fabric.Memory) bool) {
 
 // returned hands the buffer back.
 func (b *Buffer) returned() {
-	b.lent.Store(false)
-	if b.back != nil {
-		close(b.back)
-		b.back = nil
-	}
+	b.lent = false
+	close(b.back)
 }
 
 // WriteBuffer is one Write of n of the buffer's bytes, from a position on, and hands the
@@ -141,14 +127,20 @@ func (s *Stream) WriteBuffer(b *Buffer, from, n int, d *deadline.Deadline) (done
 	defer s.writing.Unlock()
 	l := s.link
 	l.lock()
-	defer l.unlock()
 	loan := l.m.Lend(b.memory, b)
-	b.lent.Store(true)
-	defer l.m.Written(loan)
-	for done < n && err == nil {
-		var m int
-		m, err = s.acceptOrWait(gather{n: n - done, loan: loan, from: from + done}, d)
+	b.lent, b.back = true, make(chan struct{})
+	l.unlock()
+	defer func() {
+		l.lock()
+		defer l.unlock()
+		l.m.Written(loan)
+	}()
+	for done < n {
+		m, err := s.writeSome(gather{n: n - done, loan: loan, from: from + done}, d)
 		done += m
+		if err != nil {
+			return done, err
+		}
 	}
-	return done, err
+	return done, nil
 }

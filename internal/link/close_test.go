@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -14,9 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/machine"
-	"github.com/ringnet/ringnet/internal/testing/hang"
 	"github.com/ringnet/ringnet/internal/testing/sim"
 )
 
@@ -34,22 +31,6 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 		require.ErrorIs(t, writeAll(s, []byte("x")), syscall.EPIPE)
 		endAll(t, n, s, client, server)
 	})
-}
-
-// Over shm the peer's memory has at once what is posted, so Close waits neither for who has the watch nor with a timer.
-func TestCloseOverShmFindsThatThePeerHasAll(t *testing.T) {
-	f, err := shm.Fabric()
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	c, s, _ := connectLink(t, listensAtLoopback{f}, testConfig, testConfig)
-	for _, s := range []*Stream{c, s} {
-		require.NoError(t, s.Close(time.Minute))
-		require.Zero(t, s.calls[closeCall].waits.Load())
-	}
-	c.link.Abort()
-	hang.Unless(t, func() bool { return inUse(testConfig.Budget) == 0 }, "other tests have this budget, too")
 }
 
 // The end that a stream has sent is followed by another, RESET, for which Close waits as it would
@@ -230,18 +211,17 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
 		l := c.link
 		before := l.m.Rings().Taken()
-		require.NoError(t, l.takePlace(t.Context(), 0))
-		l.lock()
-		opening, err := l.beginStream(t.Context(), 0)
-		l.unlock()
+		require.NoError(t, l.takePlace(t.Context()))
+		opening, err := l.beginStream(t.Context())
 		require.NoError(t, err)
 		server := b.accept()
 		time.Sleep(time.Second)
 		require.NoError(t, writeAll(server, []byte("x")))
 		require.NoError(t, server.Close(0))
 		time.Sleep(time.Second)
+		err = opening.awaitAnswer(t.Context())
 		l.lock()
-		err = opening.m.Opened(opening.awaitAnswer(t.Context(), unlimited(), 0))
+		err = opening.m.Opened(err)
 		l.unlock()
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 		require.Equal(t, before, l.m.Rings().Taken())

@@ -71,7 +71,7 @@ func (s *Stream) awaitMore(n int, d *deadline.Deadline) error {
 	s.link.lock()
 	defer s.link.unlock()
 	s.want = n + 1
-	err := s.awaitBytes(s.want, d)
+	err := s.wait(readCall, d)
 	s.want = 0
 	if err != nil || n == 0 {
 		return err

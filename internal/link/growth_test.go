@@ -100,7 +100,7 @@ func newCrowd(t *testing.T, n *sim.Network, cfg Setup) *crowd {
 	t.Helper()
 	c, s, b := connectLink(t, n, cfg, cfg)
 	w := &crowd{n, []*Stream{c}, []*Stream{s}, b}
-	for range 15 { // with the first they fill slabs of 4, 4, 8, 16 and 32 KiB
+	for range 15 { // with the first they fill slabs of 16, 16, 32, 64 and 128 KiB
 		client, err := c.link.Open(context.Background())
 		require.NoError(t, err)
 		w.c, w.s = append(w.c, client), append(w.s, b.accept())

@@ -12,8 +12,7 @@ import (
 // else happens just then. They are set before the link is made, and nil ones are not called.
 type hooked struct {
 	fabric.Fabric
-	sent   func()            // when completions of sends are polled, with the link's lock held
-	called func(name string) // before PostSend and Arm
+	sent func() // when completions of sends are polled, with the link's lock held
 }
 
 func (f *hooked) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
@@ -35,20 +34,4 @@ func (e *hookedEndpoint) Poll(c []fabric.Completion) (int, error) {
 		e.f.sent()
 	}
 	return n, err
-}
-
-func (e *hookedEndpoint) PostSend(batch []fabric.WorkRequest) error {
-	e.called("PostSend")
-	return e.Endpoint.PostSend(batch)
-}
-
-func (e *hookedEndpoint) Arm() error {
-	e.called("Arm")
-	return e.Endpoint.Arm()
-}
-
-func (e *hookedEndpoint) called(name string) {
-	if e.f.called != nil {
-		e.f.called(name)
-	}
 }

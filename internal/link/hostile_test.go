@@ -109,15 +109,15 @@ func TestFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
 // anything up for that.
 func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 	cfg := testConfig
-	cfg.RemoteMemory = 1 << 20
+	cfg.RemoteMemory = 2 << 20
 	besideAPeer(t, true, cfg, func(t *testing.T, p *rawPeer) {
 		c, other, _ := connectLink(t, p.n, testConfig, testConfig)
 		require.NoError(t, exchange(c, other, 1<<20, 1))
 		time.Sleep(2 * unused)
 		grown := other.ringSize()
-		require.Greater(t, grown, firstRing)
+		require.Greater(t, grown, 100<<10)
 		refused := 0
-		for i := range uint32(300) {
+		for i := range uint32(200) {
 			p.control(p.open(i + 1))
 			synctest.Wait()
 			p.poll()
@@ -126,7 +126,7 @@ func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 				require.Equal(t, wire.RefusedClosed, last.Reason, "another link has a bound of its own")
 				refused++
 			default:
-				p.data((i+1)|uint32(wire.FullRing), firstRing)
+				p.data((i+1)|uint32(wire.FullRing), 16<<10)
 				synctest.Wait()
 				p.poll()
 			}

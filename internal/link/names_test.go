@@ -12,9 +12,9 @@ import (
 // What tests call by its name of the machine.
 const (
 	firstRing       = machine.FirstRing
-	slabSize        = 16 * firstRing // what was registered for 16 rings of the first size
+	slabSize        = 256 << 10 // what was registered for 16 rings of the first size
 	eagerRing       = machine.EagerRing
-	smallRing       = machine.SmallRing
+	sharedRing      = machine.SharedRing
 	creditsToGrow   = machine.QuartersToGrow
 	closeTimeout    = machine.CloseTimeout
 	drainTime       = machine.DrainTime

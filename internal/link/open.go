@@ -20,16 +20,12 @@ const tries = 128
 
 // Open begins another stream on a link that this side dialed, and returns when
 // the peer has accepted it, or ctx ends, or Config.HandshakeTimeout has passed.
-func (l *Link) Open(ctx context.Context) (*Stream, error) { return l.openWithin(ctx, 0) }
-
-// openWithin is Open, but fails with errSilent once the peer has answered no OPEN for so long,
-// this one or others; never if that is 0. If this one is answered later, it is reset then.
-func (l *Link) openWithin(ctx context.Context, long time.Duration) (*Stream, error) {
+func (l *Link) Open(ctx context.Context) (*Stream, error) {
 	for try := 1; ; try++ {
-		if err := l.takePlace(ctx, long); err != nil {
+		if err := l.takePlace(ctx); err != nil {
 			return nil, err
 		}
-		s, err := l.open(ctx, long)
+		s, err := l.open(ctx)
 		if !errors.Is(err, machine.ErrTaken) || try == tries {
 			return s, err
 		}
@@ -38,13 +34,13 @@ func (l *Link) openWithin(ctx context.Context, long time.Duration) (*Stream, err
 
 // takePlace takes one of the places for streams that are not yet answered, and waits for
 // one if there is none.
-func (l *Link) takePlace(ctx context.Context, long time.Duration) error {
+func (l *Link) takePlace(ctx context.Context) error {
 	select {
 	case l.opens <- struct{}{}:
 		return nil
 	default:
 	}
-	ctx, cancel := l.patience(ctx, long)
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
 	defer cancel()
 	select {
 	case l.opens <- struct{}{}:
@@ -52,71 +48,53 @@ func (l *Link) takePlace(ctx context.Context, long time.Duration) error {
 	case <-l.gone:
 		return machine.ErrGoingAway
 	case <-ctx.Done():
-		return impatience(ctx)
+		return ctx.Err()
 	}
 }
 
-func (l *Link) open(ctx context.Context, long time.Duration) (s *Stream, err error) {
-	limit := deadline.New()
-	defer limit.Set(time.Time{})
-	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
-		defer stop()
-	}
-	l.lock()
+func (l *Link) open(ctx context.Context) (s *Stream, err error) {
 	if err = ctx.Err(); err == nil {
-		s, err = l.beginStream(ctx, long)
+		s, err = l.beginStream(ctx)
 	}
 	if err != nil {
-		l.unlock()
 		<-l.opens
 		return nil, reclaimOn(err, l.holders(err))
 	}
+	err = s.awaitAnswer(ctx)
+	l.lock()
 	defer l.unlock()
-	if err := s.m.Opened(s.awaitAnswer(ctx, limit, long)); err != nil {
+	if err := s.m.Opened(err); err != nil {
 		s.waitsAgain()
 		return nil, err
 	}
 	return s, nil
 }
 
-// awaitAnswer waits for the peer's answer to OPEN, until ctx ends, which makes limit pass, or
-// Config.HandshakeTimeout has passed, or the peer has been silent for so long. It releases mu meanwhile.
-func (s *Stream) awaitAnswer(ctx context.Context, limit *deadline.Deadline, long time.Duration) error {
-	l := s.link
-	ends := time.Now().Add(l.cfg.HandshakeTimeout)
-	left := l.cfg.HandshakeTimeout
-	if long > 0 {
-		left = min(left, long)
+// awaitAnswer waits for the peer's answer to OPEN, until ctx ends or
+// Config.HandshakeTimeout has passed.
+func (s *Stream) awaitAnswer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.link.cfg.HandshakeTimeout)
+	defer cancel()
+	limit := deadline.New()
+	stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
+	defer stop()
+	s.link.lock()
+	defer s.link.unlock()
+	if s.wait(openCall, limit) != nil {
+		return ctx.Err()
 	}
-	for {
-		limit.Set(time.Now().Add(left))
-		switch { // ctx may have ended before that
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case s.wait(openCall, limit) == nil:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case l.silentFor(long):
-			return errSilent
-		}
-		if left = time.Until(ends); left <= 0 {
-			return context.DeadlineExceeded
-		}
-		if long > 0 {
-			left = min(left, long-l.unheard.lasted())
-		}
-	}
+	return nil
 }
 
-// beginStream begins a stream, whose OPEN unlock sends. It may have to wait for
-// memory, until ctx ends, and releases mu meanwhile.
-func (l *Link) beginStream(ctx context.Context, long time.Duration) (*Stream, error) {
+// beginStream begins a stream, and sends its OPEN. It may have to wait for
+// memory, until ctx ends.
+func (l *Link) beginStream(ctx context.Context) (*Stream, error) {
+	l.lock()
+	defer l.unlock()
 	if err := l.m.MayOpen(); err != nil {
 		return nil, err
 	}
-	held, err := l.awaitRing(ctx, long)
+	held, err := l.awaitRing(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +155,7 @@ func (s *Stream) tryToAccept(err error) *lack {
 	case err == machine.ErrGoingAway || l.m.GoesAway(): // meanwhile
 		s.m.Refuse(wire.RefusedClosed)
 		return nil
-	case err != nil && isFull(err): // the dialer's next link has memory of its own
+	case isFull(err): // the dialer's next link has memory of its own
 		reclaimInBackground(l.holders(err))
 		s.m.Refuse(wire.RefusedClosed)
 		return nil

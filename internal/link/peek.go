@@ -29,7 +29,7 @@ func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
 		case expired:
 			return p, os.ErrDeadlineExceeded
 		}
-		expired = s.awaitBytes(n, d) != nil
+		expired = s.wait(readCall, d) != nil
 	}
 }
 
@@ -75,7 +75,7 @@ func (s *Stream) Discard(n int, d *deadline.Deadline) (int, error) {
 		m, err := s.discardSome(n - done)
 		done += m
 		if err == nil && m == 0 {
-			err = s.awaitBytes(n-done, d)
+			err = s.wait(readCall, d)
 		}
 		if err != nil || done == n {
 			return done, err

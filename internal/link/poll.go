@@ -23,21 +23,10 @@ const changesWithin = 10 * time.Millisecond
 // poll polls before the holder sleeps, as often as the fabric advises (fabric.Limits.Spin) if that
 // has lately been worthwhile, or for Config.BusyPoll. It returns whether that has found what the
 // holder waits for; the engine waits for anything. It releases mu meanwhile.
-//
-// The more calls wait besides, the sooner one of them is answered, unless who is to answer waits for this
-// processor. So polling is worthwhile then if it finds something soon, and if it has not lately it ends there. With
-// 64 connections of net/http on two processors the slowest hundredth of requests took 4.5 ms so, and 6 ms with
-// polls that were all as long as that of one connection.
 func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 	spin := &l.watch.spins[which]
-	others := l.watch.parked
-	if !l.polls() || l.pollsForNobody(s) || l.cfg.BusyPoll == 0 && others == 0 && !spin.begin() {
+	if !l.polls() || l.pollsForNobody(s) || l.cfg.BusyPoll == 0 && !spin.begin() {
 		return false
-	}
-	most := l.limits.Spin
-	soon := 2 * most / (2 + others)
-	if spin.late() {
-		most = soon
 	}
 	poll, ok := pollers.Begin()
 	if !ok {
@@ -63,12 +52,12 @@ func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 		found := l.pollCompletions()
 		switch {
 		case l.satisfied(s, which, d):
-			spin.found(polls <= soon)
+			spin.found()
 			return true
 		case l.needsEngine():
 			return false
 		case found && s == nil:
-			spin.found(polls <= soon)
+			spin.found()
 			l.letOthersRun() // those that have been woken
 			return true
 		case l.cfg.BusyPoll > 0:
@@ -83,7 +72,7 @@ func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 				l.ep.Wake()
 				l.await(nil)
 			}
-		case polls >= most:
+		case polls >= l.limits.Spin:
 			spin.missed()
 			return false
 		case l.watch.atWork > 0: // they may want this processor
@@ -102,7 +91,7 @@ func (l *Link) pollsForNobody(s *Stream) bool {
 }
 
 // spin is whether to poll before sleeping, for calls of one kind or for the engine: unless that
-// has lately found nothing, or too late; then one wait in a while tries whether it does again.
+// has lately found nothing; then one wait in a while tries whether it does again.
 type spin struct {
 	gap  int // waits between two that poll; 0: each does
 	skip int // waits until the next that polls
@@ -120,17 +109,8 @@ func (p *spin) begin() bool {
 	return true
 }
 
-// late reports whether polling has lately found nothing, or too late.
-func (p *spin) late() bool { return p.gap > 0 }
-
-// found notes that polling has found what was waited for, and whether soon enough.
-func (p *spin) found(soon bool) {
-	if !soon {
-		p.missed()
-		return
-	}
-	*p = spin{}
-}
+// found notes that polling has found what was waited for.
+func (p *spin) found() { p.gap = 0 }
 
 // missed notes that it has not.
 func (p *spin) missed() {

@@ -82,16 +82,14 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect Connect, more More) (
 		s, err := entry.link.openWithin(ctx, more.Answer)
 		entry.dials.Add(-1)
 		switch {
-		case err == nil:
-			return s, nil
 		case err == errSilent:
 			continue
 		case isFull(err):
 			full = append(full, entry)
 			continue
 		}
-		if !errors.Is(err, machine.ErrGoingAway) && entry.link.usable() {
-			return nil, err
+		if err == nil || !errors.Is(err, machine.ErrGoingAway) && entry.link.usable() {
+			return s, err
 		}
 		if !entry.link.lacksPath.Load() {
 			p.forget(key, entry)

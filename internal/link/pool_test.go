@@ -505,7 +505,7 @@ func TestALinkWhoseListenerHasClosedIsNotDialedOn(t *testing.T) {
 // another link is made.
 func TestADialFindsAnotherLinkWhereOneIsFull(t *testing.T) {
 	small := testConfig
-	small.RemoteMemory = 16 * slabSize
+	small.RemoteMemory = 8 * slabSize
 	fits := small.RemoteMemory / firstRing
 	for name, cfg := range map[string]struct{ dialer, listener Setup }{
 		"at the dialer":   {small, testConfig},

@@ -27,18 +27,9 @@ func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 			return n, err
 		}
 		if err := s.wait(readCall, d); err != nil {
-			s.m.AwaitsNone()
 			return 0, err
 		}
 	}
-}
-
-// awaitBytes waits until some of n bytes have arrived, or as many as s.want says, or the deadline has passed.
-func (s *Stream) awaitBytes(n int, d *deadline.Deadline) error {
-	s.m.Awaits(n)
-	err := s.wait(readCall, d)
-	s.m.AwaitsNone()
-	return err
 }
 
 // AwaitRead waits until a Read would not wait, or the deadline has passed.
@@ -56,17 +47,14 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	if readReady(s) {
 		return nil
 	}
-	return s.awaitBytes(1, d)
+	return s.wait(readCall, d)
 }
 
-// take reads into p what has arrived, or notes that the call waits for that. It may release mu to copy.
+// take reads into p what has arrived. It may release mu to copy.
 func (s *Stream) take(p []byte) (int, error) {
 	first, second, err := s.arrived(len(p))
 	n := len(first) + len(second)
 	if n == 0 {
-		if err == nil {
-			s.m.Awaits(len(p))
-		}
 		return 0, err
 	}
 	// No other call takes bytes out while this Read is the one under way.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -210,18 +209,10 @@ func (l *Link) free(m fabric.Memory) bool {
 	return freed
 }
 
-// awaitRing returns memory for the ring that a stream begins with. It waits where that has to be registered.
-func (l *Link) awaitRing(ctx context.Context, long time.Duration) (held ring.Piece, err error) {
-	held, lacks := l.m.TakeRing()
-	if lacks == 0 {
-		return held, nil
-	}
-	return l.awaitRegistered(ctx, long)
-}
-
-// awaitRegistered waits until memory for the ring that a stream begins with has been registered, or patience(ctx, long)
-// ends. It releases mu meanwhile.
-func (l *Link) awaitRegistered(ctx context.Context, long time.Duration) (held ring.Piece, err error) {
+// awaitRing returns memory for the ring that a stream begins with. If that has to be
+// registered it waits, until ctx ends or Config.HandshakeTimeout has passed. It
+// releases mu meanwhile.
+func (l *Link) awaitRing(ctx context.Context) (held ring.Piece, err error) {
 	var (
 		done = make(chan struct{})
 		left bool // the call waits no more
@@ -239,7 +230,12 @@ func (l *Link) awaitRegistered(ctx context.Context, long time.Duration) (held ri
 		close(done)
 		return nil
 	}})
-	ctx, cancel := l.patience(ctx, long)
+	select {
+	case <-done:
+		return held, err
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
 	defer cancel()
 	l.unlock()
 	select {
@@ -253,6 +249,6 @@ func (l *Link) awaitRegistered(ctx context.Context, long time.Duration) (held ri
 		return held, err
 	default:
 		left = true
-		return ring.Piece{}, cmp.Or(impatience(ctx), machine.ErrGoingAway)
+		return ring.Piece{}, cmp.Or(ctx.Err(), machine.ErrGoingAway)
 	}
 }

@@ -45,14 +45,14 @@ func (l *Link) silentFor(long time.Duration) bool {
 	return long > 0 && l.unheard.lasted() >= long
 }
 
-// patience returns a context that ends with ctx, or when Config.HandshakeTimeout has passed, or when the peer
-// has answered no OPEN for so long; never for that if it is 0.
-func (l *Link) patience(ctx context.Context, long time.Duration) (context.Context, context.CancelFunc) {
-	ctx, stop := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
+// openWithin is Open, but fails with errSilent once the peer has answered no OPEN for so long,
+// this one or others; never if that is 0. If this one is answered later, it is reset then.
+func (l *Link) openWithin(ctx context.Context, long time.Duration) (*Stream, error) {
 	if long == 0 {
-		return ctx, stop
+		return l.Open(ctx)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	var timer *time.Timer
 	timer = time.AfterFunc(unset, func() {
 		if left := long - l.unheard.lasted(); left > 0 {
@@ -61,17 +61,11 @@ func (l *Link) patience(ctx context.Context, long time.Duration) (context.Contex
 			cancel(errSilent)
 		}
 	})
+	defer timer.Stop()
 	timer.Reset(long)
-	return ctx, func() {
-		timer.Stop()
-		stop()
+	s, err := l.Open(ctx)
+	if err != nil && context.Cause(ctx) == errSilent {
+		err = errSilent
 	}
-}
-
-// impatience is why a context that patience has returned has ended.
-func impatience(ctx context.Context) error {
-	if context.Cause(ctx) == errSilent {
-		return errSilent
-	}
-	return ctx.Err()
+	return s, err
 }

@@ -190,15 +190,10 @@ func TestStagingMemoryGrowsForBulkAndShrinks(t *testing.T) {
 			_, after := c.link.registeredBytes()
 			require.Equal(t, before, after)
 		}
-		for last := range uint64(8) { // the last bytes of some are in what is not signaled
-			require.NoError(t, exchange(c, s, 8<<20, 4+last))
-			time.Sleep(2 * unused)
-			require.GreaterOrEqual(t, c.link.freeUnneeded(), testConfig.SendBuffer, "memory is short")
-			time.Sleep(c.link.shrinkAfter())
-			require.Equal(t, firstStaging, c.link.stagingSize())
-			_, after := c.link.registeredBytes()
-			require.Equal(t, before, after)
-		}
+		require.NoError(t, exchange(c, s, 8<<20, 4))
+		time.Sleep(2 * unused)
+		require.GreaterOrEqual(t, c.link.freeUnneeded(), testConfig.SendBuffer, "memory is short")
+		require.Equal(t, firstStaging, c.link.stagingSize())
 		endAll(t, n, c, s)
 	})
 }

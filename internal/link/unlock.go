@@ -38,6 +38,9 @@ func (l *Link) carryOut() {
 		return
 	}
 	for round := 0; ; {
+		if len(l.m.Touched) > 0 {
+			l.wakeTouched()
+		}
 		if l.m.More {
 			l.provide()
 		}
@@ -45,9 +48,6 @@ func (l *Link) carryOut() {
 			l.m.Disconnected(l.ep.Disconnect())
 		}
 		batch := l.m.HasBatch()
-		if len(l.m.Touched) > 0 { // a Write perhaps, by the batch, which may be posted without mu
-			l.wakeTouched()
-		}
 		if l.m.Receives > 0 {
 			l.postReceives()
 		}

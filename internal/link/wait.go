@@ -15,7 +15,6 @@ import (
 type call struct {
 	parked bool
 	signal chan struct{} // has room for one; sent to when a parked call is ready; made when one parks
-	turn   uint64        // how many calls had been woken with it; 0: it need not let those before it go first
 	waits  atomic.Uint64 // times that it has waited
 }
 
@@ -37,11 +36,9 @@ var ready = [calls]func(s *Stream) bool{
 	openCall:  func(s *Stream) bool { return s.m.OpenReady() },
 }
 
-// isReady reports whether a call need not wait. Over shm what has been posted has completed.
 func (s *Stream) isReady(which int) bool {
 	s.link.lock()
 	defer s.link.unlock()
-	s.link.pollCompletions()
 	return ready[which](s)
 }
 
@@ -57,11 +54,6 @@ func (s *Stream) wake() {
 			if !s.atWork {
 				s.atWork = true
 				w.atWork++
-			}
-			w.woken++
-			c.turn = 0
-			if w.spins[i].late() { // else requests are short, and the last finds its bytes in the caches
-				c.turn = w.woken
 			}
 			c.signal <- struct{}{}
 		case c == w.holder && w.in != nil && !w.roused && ready[i](s):
@@ -95,9 +87,6 @@ type watch struct {
 	parked int             // calls that wait until the holder wakes them
 	atWork int             // streams of which a call has been woken, and none waits again
 	served bool            // one of them has become ready, or data or CREDIT has come, since the engine has looked
-
-	woken   uint64        // calls that have been woken, ever
-	resumed atomic.Uint64 // those of them that have run since
 
 	engineFirst int // how often yet the engine takes the watch from a call although no call waits
 	spins       [calls + 1]spin
@@ -246,12 +235,6 @@ func (s *Stream) park(c *call, d *deadline.Deadline) {
 	l.unlock()
 	select {
 	case <-c.signal:
-		// Go runs the goroutine that was woken last first, and with it one conversation that is fast enough
-		// before all others.
-		if c.turn > l.watch.resumed.Load()+1 {
-			runtime.Gosched()
-		}
-		l.watch.resumed.Add(1)
 		l.lock()
 		return
 	case <-d.Done():
@@ -259,7 +242,6 @@ func (s *Stream) park(c *call, d *deadline.Deadline) {
 	l.lock()
 	if !c.parked {
 		<-c.signal
-		l.watch.resumed.Add(1)
 		return
 	}
 	c.parked = false

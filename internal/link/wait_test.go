@@ -3,7 +3,6 @@ package link
 import (
 	"errors"
 	"runtime"
-	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -140,84 +139,4 @@ func TestACallThatPollsForLongNoticesThatThePeerHasGone(t *testing.T) {
 			hang.Unless(t, func() bool { return inUse(cfg.Budget) == 0 }, "other tests have this budget, too")
 		})
 	}
-}
-
-// Go runs the goroutine that was made ready last before the others. Where requests take long, so that polling finds
-// nothing soon, a call waits for those that were woken before it.
-func TestCallsReturnInTheOrderInWhichTheirBytesCame(t *testing.T) {
-	if raceEnabled {
-		t.Skip("with the race detector Go runs what is ready in any order")
-	}
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{})
-		c, s, b := connectLink(t, n, testConfig, testConfig)
-		ends, peers := []*Stream{c}, []*Stream{s}
-		for range 9 {
-			next, err := c.link.Open(t.Context())
-			require.NoError(t, err)
-			ends, peers = append(ends, next), append(peers, b.accept())
-		}
-		inOrder := 0
-		const rounds = 20
-		for range rounds {
-			c.link.lock()
-			c.link.watch.spins[readCall].missed()
-			c.link.unlock()
-			returned := make(chan int, len(ends))
-			for i, e := range ends {
-				go func() {
-					_, _ = e.Read(make([]byte, 1), unlimited())
-					returned <- i
-				}()
-			}
-			synctest.Wait() // all are parked, or one has the watch
-			for _, p := range peers {
-				require.NoError(t, writeAll(p, []byte("x")))
-			}
-			var order []int
-			for range ends {
-				order = append(order, <-returned)
-			}
-			if slices.IsSorted(order) {
-				inOrder++
-			}
-		}
-		require.Greater(t, inOrder, rounds/2, "in some Go has preempted one behind its Read")
-		endAll(t, n, append(ends, peers...)...)
-	})
-}
-
-// A holder polls for less long, the more calls wait besides, once that has found nothing.
-func TestPollingIsShorterTheMoreCallsWait(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // with one processor no call polls
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{Spin: 1000})
-		c, s, _ := connectLink(t, n, testConfig, testConfig)
-		l := c.link
-		polls := func(parked int) int {
-			synctest.Wait() // nobody else polls
-			l.lock()
-			defer l.unlock()
-			w := &l.watch
-			w.holder, w.parked = &c.calls[readCall], parked
-			before := w.polls
-			require.False(t, l.poll(c, readCall, unlimited()))
-			w.holder, w.parked = nil, 0
-			return int(w.polls - before)
-		}
-		require.Equal(t, 1000, polls(8))
-		require.Equal(t, 200, polls(8))
-		require.Equal(t, 20, polls(98))
-		require.Zero(t, polls(0), "nothing has been found lately")
-		l.lock()
-		l.watch.spins[readCall].found(false)
-		l.unlock()
-		require.Zero(t, polls(0), "what has been found came late")
-		l.lock()
-		l.watch.spins[readCall].found(true)
-		l.unlock()
-		require.Equal(t, 1000, polls(0))
-		endAll(t, n, c, s)
-	})
 }

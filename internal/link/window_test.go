@@ -130,12 +130,6 @@ func receivedOn(l *Link) (bytes uint64) {
 func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 	onLink(t, sim.Link{Latency: time.Millisecond}, testConfig, testConfig, 25, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 		c, s, l := clients[0], servers[0], clients[0].link
-		for i, c := range clients {
-			require.NoError(t, writeAll(c, make([]byte, firstRing))) // so that their rings grow
-			time.Sleep(5 * time.Millisecond)
-			_, err := servers[i].Discard(firstRing, unlimited())
-			require.NoError(t, err)
-		}
 		for range burst { // so that they are in none
 			for _, c := range clients {
 				require.NoError(t, writeAll(c, []byte("-")))

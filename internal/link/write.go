@@ -57,7 +57,6 @@ func (s *Stream) acceptOrWait(g gather, d *deadline.Deadline) (n int, err error)
 	}
 	for {
 		if n, err = s.accept(g); n == 0 && err == nil && g.n > 0 {
-			s.link.carryOut() // what a WriteBuffer has accepted before: its completions are not to wake who waits
 			err = s.wait(writeCall, d)
 		}
 		if n > 0 || err != nil || g.n == 0 {

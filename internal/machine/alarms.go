@@ -8,7 +8,7 @@ import (
 // alarms are the times at which a link is to look again, whatever happens meanwhile.
 type alarms struct {
 	at      [alarmKinds]time.Time // zero: not set
-	closing list.List             // closeDue, the first due first
+	closing list.List             // of the streams with afterClose.due set, the first due first
 	changed bool                  // one has been set since NextAlarm
 }
 
@@ -28,17 +28,11 @@ func (a *alarms) set(which alarm, at time.Time) { a.at[which], a.changed = at, t
 func (a *alarms) clear(which alarm)             { a.at[which] = time.Time{} }
 func (a *alarms) isSet(which alarm) bool        { return !a.at[which].IsZero() }
 
-// closeDue is when to look after a stream.
-type closeDue struct {
-	s  *Stream
-	at time.Time // of closeTick
-}
-
 // setClosing sets when to look after a stream that its owner has closed. No other is due later, for all
 // wait for the same time.
 func (a *alarms) setClosing(s *Stream, at time.Time) {
 	a.clearClosing(s)
-	s.closing.place = a.closing.PushBack(closeDue{s, at})
+	s.closing.due, s.closing.place = at, a.closing.PushBack(s)
 	a.changed = true
 }
 
@@ -67,8 +61,8 @@ func (l *Link) NextAlarm() (first time.Time) {
 	for _, at := range a.at {
 		earlier(at)
 	}
-	if e := a.closing.Front(); e != nil {
-		earlier(e.Value.(closeDue).at)
+	if s := a.closing.Front(); s != nil {
+		earlier(s.Value.(*Stream).closing.due)
 	}
 	return first
 }
@@ -89,12 +83,12 @@ func (l *Link) Tick() {
 		}
 	}
 	for e := a.closing.Front(); e != nil; e = a.closing.Front() {
-		due := e.Value.(closeDue)
-		if due.at.After(now) {
+		s := e.Value.(*Stream)
+		if s.closing.due.After(now) {
 			break
 		}
-		a.clearClosing(due.s)
-		due.s.closeTick()
+		a.clearClosing(s)
+		s.closeTick()
 	}
 	a.changed = true
 }

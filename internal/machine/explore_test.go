@@ -153,7 +153,7 @@ type fingerprint struct {
 var leftOut = map[reflect.Type]bool{
 	reflect.TypeFor[time.Time]():                    true,
 	reflect.TypeFor[Stats]():                        true,
-	reflect.TypeFor[StreamCounters]():               true,
+	reflect.TypeFor[StreamStats]():                  true,
 	reflect.TypeFor[keepAlive]():                    true,
 	reflect.TypeFor[Config]():                       true,
 	reflect.TypeFor[ring.Piece]():                   true,

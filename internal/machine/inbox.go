@@ -20,12 +20,11 @@ type inbox struct {
 	advertised uint64    // position of the last CREDIT
 	lastCredit time.Time // when it was sent
 	full       bool      // the peer has used all of its room, and no pause between two has come of that yet
-	taking     bool      // a Read copies out of the ring
-	grown      bool      // the stream is among link.grown
 
-	awaited int // bytes that a call waits for; 0: none does
-	growing int // size of the larger ring that the stream waits for; 0: it does not
+	taking  bool // a Read copies out of the ring
+	growing int  // size of the larger ring that the stream waits for; 0: it does not
 
+	grown          bool      // the stream is among link.grown
 	receivedAtTick uint64    // ledger.Received, at the last shrinkTick
 	lastUsed       time.Time // grown: when bytes came, or CREDIT was sent, last
 }
@@ -82,7 +81,7 @@ func (s *Stream) Arrived(n int) (first, second []byte, err error) {
 // Taken frees the room of n bytes that have been read, and has CREDIT sent if a quarter of the
 // ring is due.
 func (s *Stream) Taken(n int) {
-	s.inbox.taking, s.inbox.awaited = false, 0
+	s.inbox.taking = false
 	s.ledger.Consume(s.ledger.Consumed() + uint64(n))
 	s.ledgerChanged()
 }
@@ -123,53 +122,31 @@ func (b *inbox) renew() {
 	b.drained, b.held, b.offered = b.held, b.offered, ring.Piece{}
 }
 
-// A ring grows if it is too small:
-//
-//   - at once, when the peer has used all of it, whether or not it is read, for programs of package net rely on some
-//     tens of KiB being on their way while no call reads, for that is what TCP takes;
-//   - at once, when a call waits for the first answer and has room for more than the ring, so that it does not
-//     wait for a round trip behind the page that a ring begins with;
-//   - when it is read as fast as CREDITs for QuartersToGrow quarters of it in a row show, each within creditsWithin of
-//     the last, or within fullWithin if the peer has waited for it meanwhile, perhaps at the end of a long way. A larger
-//     one needs fewer: a ping-pong whose messages are a quarter of the ring, which is never full, sends one for each,
-//     and makes 0.7 times the round trips. With a page that is a rate of 100 KB/s at least, or 10 where the peer waits.
-//     (As many within 160 ms, which may come in bursts, made the rings of 64 connections of net/http over shm larger,
-//     too, and 0.92 of the requests.)
-//
-// It grows to SmallRing if the call that waits will read all of the page, and else to EagerRing: while what lies in the
-// ring before is not read there is no third.
+// A ring grows if it is too small: at once, to EagerRing, when the peer has used all of it, whether or
+// not it is read, for programs of package net rely on some tens of KiB being on their
+// way while no call reads, for that is what TCP takes; and when it is read as fast as CREDITs
+// for QuartersToGrow quarters of it in a row show, each within creditsWithin of the last, or within fullWithin if the peer has waited for it meanwhile,
+// perhaps at the end of a long way. A larger one needs fewer: a ping-pong whose messages are a
+// quarter of the ring, which is never full, sends one for each, and makes 0.7 times the round trips. With 16
+// KiB that is a rate of 400 KB/s at least, or 40 where the peer waits. (As many within 160 ms, which may come in bursts,
+// made the rings of 64 connections of net/http over shm larger, too, and 0.92 of the requests.)
 //
 // Where memory is shared nothing is ever on its way, and larger rings only drive each other out of the
 // caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast, and with EagerRing 16, 64 and 256 streams of 1
-// KiB messages 0.7 to 0.8 times. There CREDITs make rings grow to SmallRing, and no further.
+// KiB messages 0.7 to 0.8 times. There CREDITs make rings grow to SharedRing.
 const (
-	SmallRing      = 64 << 10
 	EagerRing      = 256 << 10
+	SharedRing     = 64 << 10
 	growth         = 4
 	QuartersToGrow = 16
 	creditsWithin  = 10 * time.Millisecond
 	fullWithin     = 100 * time.Millisecond
 )
 
-// Awaits notes that a call waits for n bytes, or as many as there will be, until they are Taken, and AwaitsNone that it
-// waits no more.
-func (s *Stream) Awaits(n int) {
-	s.inbox.awaited = n
-	if n > s.inbox.held.Size() && s.sentSinceReceive > 0 && s.ledger.Received() == 0 {
-		s.grow(growth * s.inbox.held.Size())
-	}
-}
-
-func (s *Stream) AwaitsNone() { s.inbox.awaited = 0 }
-
 // filled handles that the peer has used all of its room.
 func (s *Stream) filled() {
 	s.inbox.full = true
-	if held := s.inbox.held.Size(); held < SmallRing && s.inbox.awaited >= held {
-		s.grow(SmallRing)
-	} else {
-		s.grow(EagerRing)
-	}
+	s.grow(EagerRing)
 }
 
 // creditSent handles that a CREDIT is sent to give room, up to a position.
@@ -184,14 +161,13 @@ func (s *Stream) creditSent(position uint64) {
 	default:
 		b.quarters = 0
 	}
-	// What is more than a ring, when one has shrunk, was read from the ring before.
-	b.quarters += min(int(position-b.advertised)/max(b.held.Size()/credit.CreditsPerWindow, 1), credit.CreditsPerWindow)
+	b.quarters += int(position-b.advertised) / max(b.held.Size()/credit.CreditsPerWindow, 1)
 	b.advertised, b.lastCredit = position, now
 	if b.quarters < QuartersToGrow {
 		return
 	}
-	if s.link.cfg.SharesMemory || b.held.Size() < SmallRing {
-		s.grow(SmallRing)
+	if s.link.cfg.SharesMemory {
+		s.grow(SharedRing)
 	} else {
 		s.grow(max(EagerRing, growth*b.held.Size()))
 	}

@@ -31,7 +31,7 @@ type Config struct {
 // The sizes, in bytes, of the ring that a stream begins with on a link that others share, and at most of the memory
 // registered at a time for such.
 const (
-	FirstRing = 4 << 10
+	FirstRing = 16 << 10
 	SlabSize  = 2 << 20
 )
 

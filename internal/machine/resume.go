@@ -61,7 +61,6 @@ func (l *Link) Adopt(x Exchange) error {
 	l.cause = nil
 	l.qp = queuePair{posted: x.Posted}
 	l.Receives = 0
-	l.unlendCompleted()
 	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile
 	l.freeStaging()                      // of what needs not be sent again, for there may be nothing that completes
 	for _, s := range l.Streams() {

@@ -94,7 +94,7 @@ func (m *message) lost() bool {
 	case m.memory == nil, m.records, len(m.data) == 0:
 		return false
 	case m.loan != nil:
-		return m.loan.returned
+		return m.loan.over()
 	}
 	return m.from < m.in.ring.Tail()
 }
@@ -154,7 +154,7 @@ func (l *Link) sendAgain(x *Exchange) {
 			}
 		}
 	}
-	q.unsignaledBytes, q.unsignaledLent = 0, 0
+	q.unsignaledBytes = 0
 	q.window.restart()
 }
 

@@ -166,7 +166,7 @@ func TestALoanComesBackThoughThePeerLies(t *testing.T) {
 	a.m.Begin()
 	err := a.m.Adopt(Exchange{Received: wire.Header{Data: 6}, Own: a.regions(a.epoch), Peer: b.regions(a.epoch), Posted: 22})
 	a.carryOut()
-	require.True(t, err != nil || loan.returned, "the peer says that it has all, and the buffer does not come back")
+	require.True(t, err != nil || loan.over(), "the peer says that it has all, and the buffer does not come back")
 }
 
 // TestABatchHasRoomForWhatIsSentNow: a driver that leaves a batch to whoever has the watch (maxRounds) may have a Write

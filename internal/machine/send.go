@@ -40,8 +40,7 @@ func (n sent) completed(slots *credit.Slots) bool { return n > 0 && slots.Comple
 type sendQueue struct {
 	slots   credit.Slots
 	staging staging
-	loans   map[*Loan]struct{} // that have not been returned
-	lent    queue[lentSent]    // in the order in which they were posted
+	loans   map[*Loan]struct{} // that are with the device
 	waiting
 	control control
 	window  sendWindow
@@ -52,7 +51,6 @@ type sendQueue struct {
 	signal          bool                         // the last of the batch is to be signaled when it is posted
 	posting         bool                         // the batch is being posted
 	unsignaledBytes int                          // of staging posted since the last signaled work request
-	unsignaledLent  int                          // the same of buffers, which have no other's requests signaled
 }
 
 // waiting is which streams wait for something of the send queue. outbox has whether a
@@ -128,7 +126,7 @@ func (l *Link) signal() {
 	wr.Signaled = true
 	q.slots.Signal()
 	q.window.signaled(sent(wr.ID + 1))
-	q.unsignaledBytes, q.unsignaledLent = 0, 0
+	q.unsignaledBytes = 0
 	l.stats.Signaled++
 }
 
@@ -171,7 +169,6 @@ func (l *Link) sendCompleted(id uint64) {
 	q := &l.send
 	q.slots.Complete(id)
 	l.windowCompleted()
-	l.unlendCompleted()
 	l.freeStaging()
 	for i := 0; i < len(q.awaitingEnds); {
 		if s := q.awaitingEnds[i]; s.delivered() {
@@ -209,7 +206,7 @@ func (l *Link) buildBatch() {
 // chunkLen is how many bytes are worth a work request of their own, and
 // messageLen how many one may carry.
 func (s *Stream) chunkLen() int   { return min(Worthwhile, s.messageLen()) }
-func (s *Stream) messageLen() int { return min(maxMessage, max(FirstRing, s.peer.Size/4)) }
+func (s *Stream) messageLen() int { return min(maxMessage, s.peer.Size/4) }
 
 // NeedsRoom reports whether what has completed may make room for a Write, which finds none: behind bytes that wait
 // there is another who looks.
@@ -336,12 +333,16 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	if s.ledger.Pending() == 0 && s.ledger.Space() == 0 && !s.ledger.Closing() {
 		flags |= wire.FullRing
 	}
+	if p.memory != nil {
+		q.unsignaledBytes += p.n
+	}
 	if s.isBulk(p.n) {
 		q.window.posted += uint64(p.n)
 	}
 	if s.conversing() && p.n < Worthwhile {
 		q.window.conversed()
 	}
+	q.signal = q.signal || p.memory != nil && s.holdsBuffer()
 	s.sentSinceReceive++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
@@ -351,9 +352,13 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	wr.Data, wr.Rest, wr.Memory = p.first, p.rest, p.memory
 	wr.RemoteAddr, wr.RKey = at, s.peer.RKey
 	if p.memory != nil {
-		l.pushedMemory(s, wr, p.n)
+		l.retain(wr, s.pending.first(&q.staging))
+		s.pending.posted(&q.staging, p.n, sent(wr.ID+1))
 	} else {
 		l.retain(wr, nil)
+	}
+	if q.unsignaledBytes >= q.unsignaled() {
+		l.signal()
 	}
 	q.batchBytes += p.n
 	if newRing {
@@ -364,18 +369,11 @@ func (l *Link) pushData(s *Stream, p *payload) {
 	}
 }
 
-// pushedMemory notes that the last work request of the batch has the next n bytes of a stream in registered memory.
-func (l *Link) pushedMemory(s *Stream, wr *fabric.WorkRequest, n int) {
-	q := &l.send
-	of := s.pending.first(&q.staging)
-	loan := of.loan
-	l.retain(wr, of)
-	s.pending.posted(&q.staging, n, sent(wr.ID+1))
-	if loan != nil {
-		l.postedLent(loan, n, sent(wr.ID+1))
-	} else if q.unsignaledBytes += n; q.unsignaledBytes >= q.unsignaled() {
-		l.signal()
-	}
+// holdsBuffer reports whether a buffer goes back to its owner with the next bytes of the stream, or once they are
+// through, for they were staged before it.
+func (s *Stream) holdsBuffer() bool {
+	staging := &s.link.send.staging
+	return staging.lent > 0 && s.pending.head <= staging.lastLent
 }
 
 // unsignaled is how many bytes may be under way without a completion to come, of staging memory and of the window, for

@@ -12,7 +12,7 @@ import (
 // to all streams in the order in which they ask, and are freed in that order: each once the
 // work requests that carry it have completed. A chunk is only made of bytes that have their
 // place in the peer's ring, so none can stay for ever and keep those behind it from being
-// freed. A chunk of a [Loan]'s bytes takes none of the memory, and is of no use any more once they are posted.
+// freed. A chunk of a [Loan]'s bytes takes none of the memory.
 //
 // A Write that finds none free has the memory grow, as rings do: what is staged from then on goes
 // to a larger area, until that has lain idle.
@@ -24,9 +24,11 @@ type staging struct {
 	used       time.Time // when anything was staged last, but in the first area
 	headAtTick uint64    // of in, at the last shrinkTick
 
-	chunks []chunk // the live ones at their numbers modulo length, a power of two
-	first  uint64  // number of the oldest
-	next   uint64  // number of the next
+	chunks   []chunk // the live ones at their numbers modulo length, a power of two
+	first    uint64  // number of the oldest
+	next     uint64  // number of the next
+	lent     int     // live chunks of buffers
+	lastLent uint64  // number of the last of those
 }
 
 // area is registered memory with bytes in the order in which they were staged there.
@@ -63,6 +65,14 @@ func (s *staging) take(n int) (number uint64, first, second []byte) {
 	return s.add(chunk{in: s.in, from: from, to: from + uint64(n), copying: true}), first, second
 }
 
+// lend makes a chunk of n bytes of a buffer.
+func (s *staging) lend(b *Loan, from, n int) (number uint64) {
+	b.lent++
+	s.lent++
+	s.lastLent = s.next
+	return s.add(chunk{loan: b, from: uint64(from), to: uint64(from + n)})
+}
+
 func (s *staging) add(c chunk) (number uint64) {
 	if int(s.next-s.first) == len(s.chunks) {
 		s.grow()
@@ -94,13 +104,17 @@ func (l *Link) freeStaging() {
 	before := s.first
 	for s.first != s.next {
 		c := s.chunk(s.first)
-		if c.copying || c.from != c.to || c.in != nil && c.sent != 0 && !c.sent.completed(&l.send.slots) {
+		if c.copying || c.from != c.to || c.sent != 0 && !c.sent.completed(&l.send.slots) {
 			break
 		}
-		if c.in != nil {
+		if c.loan != nil {
+			l.unlend(c.loan)
+			c.loan = nil
+			s.lent--
+		} else {
 			c.in.ring.Release(c.to)
+			c.in = nil
 		}
-		c.in, c.loan = nil, nil
 		s.first++
 	}
 	if s.first != before {
@@ -239,7 +253,7 @@ func (l *Link) TakeStaging() (memory fabric.Memory, size int) {
 
 // dropPending forgets the bytes of the stream that are not posted.
 func (s *Stream) dropPending() {
-	s.pending.drop(s.link)
+	s.pending.drop(&s.link.send.staging)
 	s.link.freeStaging()
 }
 
@@ -348,12 +362,9 @@ func (c *chain) posted(s *staging, n int, with sent) {
 }
 
 // drop forgets the chunks: their bytes are not sent.
-func (c *chain) drop(l *Link) {
+func (c *chain) drop(s *staging) {
 	for ; c.length > 0; c.length-- {
-		head := l.send.staging.chunk(c.head)
-		if head.loan != nil {
-			l.droppedLent(head.loan, int(head.to-head.from))
-		}
+		head := s.chunk(c.head)
 		head.from = head.to
 		c.head = head.follower
 	}

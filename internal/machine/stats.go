@@ -26,25 +26,23 @@ func (l *Link) Stats() Stats { return l.stats }
 // Woken counts an event.
 func (l *Link) Woken() { l.stats.Events++ }
 
-// StreamStats is what a stream has done since it began.
+// StreamStats counts what a stream has done since it began.
 type StreamStats struct {
-	BytesWritten  uint64 // accepted, without those that Close has discarded
-	BytesReceived uint64
-	Memory        int // bytes of the rings at this end, at the moment
-	StreamCounters
-}
-
-// StreamCounters counts what a stream has done since it began, beside its ledger.
-type StreamCounters struct {
+	BytesWritten     uint64 // accepted, without those that Close has discarded
+	BytesReceived    uint64
 	MessagesSent     uint64 // work requests with data
 	MessagesReceived uint64 // work requests with data
 	CreditsSent      uint64 // messages that give room in a ring back
 	CreditsReceived  uint64 // messages that give room in a ring back
+	Memory           int    // bytes of the rings at this end, at the moment
 }
 
 // Stats returns the stream's counters. It works after Close.
 func (s *Stream) Stats() StreamStats {
-	return StreamStats{s.ledger.Accepted(), s.ledger.Received(), s.RingMemory(), s.stats}
+	stats := s.stats
+	stats.BytesWritten, stats.BytesReceived = s.ledger.Accepted(), s.ledger.Received()
+	stats.Memory = s.RingMemory()
+	return stats
 }
 
 // State is in one word what the stream is doing: see link.Stream.State.

@@ -38,14 +38,14 @@ type Stream struct {
 	use      Use
 	lossTold bool // a call has returned why the connection was lost
 	touched  bool // in Wants.Touched
+	ledger   credit.Stream
 	opening  bool // counted in link.streams.opening
 	forgot   bool // in Wants.Forgotten, or it has been
 	refusal  wire.RefuseReason
-	ledger   credit.Stream
 	inbox    inbox
 	outbox
 	closing afterClose
-	stats   StreamCounters
+	stats   StreamStats
 }
 
 // outbox is what a stream has to send, and where that goes.
@@ -86,6 +86,7 @@ type afterClose struct {
 	resets        bool          // the same, or bytes have come since
 	late          bool          // the peer has answered with RESET what came after its Close
 	told          uint64        // record SENDs that the peer has received with FIN or RESET; 0: neither is sent
+	due           time.Time     // of closeTick
 	place         *list.Element // in link.alarms.closing; nil: none
 	deferredSince time.Time     // when the RESET was first put off: see disconnectedLately; zero: it has not been
 	resetAt       time.Time     // when the peer was reset; zero: it has not been

@@ -126,7 +126,7 @@ func newWorld(p pool, losses int, grows bool, scripts [2][]op) *world {
 		Reaches: func(wire.RingPlace) bool { return true },
 	}
 	if grows {
-		cfg.RecvBuffer = EagerRing
+		cfg.RecvBuffer = 4 * FirstRing
 	}
 	for i := range w.ends {
 		e := &end{w: w, index: i}
@@ -474,7 +474,6 @@ func (e *end) act(t *talk) {
 			return
 		}
 	case read:
-		t.s.AwaitsNone()
 		e.read(t)
 	case closeWrite:
 		if err := t.s.CloseWrite(); err != nil {
@@ -493,9 +492,6 @@ func (e *end) act(t *talk) {
 		}
 	}
 	t.script = t.script[1:]
-	if len(t.script) > 0 && t.script[0].kind == read && t.s.OpenReady() {
-		t.s.Awaits(1 << 20)
-	}
 }
 
 // write accepts up to n bytes. It says n, too, if nothing can be written any more.

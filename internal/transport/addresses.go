@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http/httptrace"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/link"
@@ -23,12 +22,15 @@ func (d *Dialer) Dial(ctx context.Context, n *Network, address string) (*rconn.C
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := n.Open(d.Trust, &d.Setup.Config)
+	f, err := n.Open(d.Trust, d.Config)
 	if err != nil {
 		return nil, nil, err
 	}
 	return InTurn(ctx, d, n.Name, remotes, func(ctx context.Context, remote netip.AddrPort) (*rconn.Conn, error) {
-		at := d.At(n, f, remote, false)
+		at, err := d.At(n, f, remote, false)
+		if err != nil {
+			return nil, err
+		}
 		return at.Dial(ctx, func(ctx context.Context, _ bool) (*link.Stream, error) { return at.Link(ctx, nil) })
 	})
 }
@@ -40,9 +42,11 @@ func (d *Dialer) Resolve(ctx context.Context, address string) (remotes []netip.A
 		return nil, err
 	}
 	local := d.Local.Addr()
-	remotes = slices.DeleteFunc(all, func(remote netip.AddrPort) bool {
-		return local.IsValid() && !local.IsUnspecified() && local.Is4() != remote.Addr().Is4()
-	})
+	for _, remote := range all {
+		if !local.IsValid() || local.IsUnspecified() || local.Is4() == remote.Addr().Is4() {
+			remotes = append(remotes, remote)
+		}
+	}
 	if len(remotes) == 0 {
 		return nil, &net.AddrError{Err: "no address of the local address's family", Addr: address}
 	}

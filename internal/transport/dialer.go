@@ -25,7 +25,7 @@ type Dialer struct {
 	Namespace netns.Namespace // of the thread that dials
 	Local     netip.AddrPort
 	Resolver  *net.Resolver // nil: net.DefaultResolver
-	Setup     link.Setup    // of the links, but for what At knows
+	Config    *link.Config
 	Events    Events
 
 	Trust   Trust
@@ -41,7 +41,8 @@ type Destination struct {
 	*Dialer
 	network *Network
 	fabric  fabric.Fabric
-	key     linkKey // of the links that are shared
+	setup   link.Setup // of the links that are made
+	key     linkKey    // of the links that are shared
 }
 
 // linkKey is what dials must have in common to share a link.
@@ -50,7 +51,7 @@ type linkKey struct {
 	namespace     netns.Namespace
 	fabric        fabric.Fabric // nil with trust
 	local, remote netip.AddrPort
-	config        link.Config // of the links, with its defaults
+	config        link.Config // with its defaults
 	trustee       any         // Dialer.Trustee; nil without Trust
 	proven        bool        // with the proof that TCP leads to the same listener
 	bubble        bool        // made in one of testing/synctest
@@ -64,17 +65,20 @@ const patience = 30 * time.Second
 
 // At returns an address of a network whose fabric is open. proven says whether its links are made with
 // the proof that TCP leads to the same listener: they are not shared with others.
-func (d *Dialer) At(n *Network, f fabric.Fabric, remote netip.AddrPort, proven bool) *Destination {
-	config := d.Setup.Config
-	config.Dedicated = config.Dedicated || d.Local.Port() != 0
+func (d *Dialer) At(n *Network, f fabric.Fabric, remote netip.AddrPort, proven bool) (*Destination, error) {
+	setup, err := n.setup(d.Config, f, d.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	setup.Dedicated = setup.Dedicated || d.Local.Port() != 0
 	key := linkKey{
 		network: n.Name, namespace: d.Namespace, fabric: f, local: d.Local, remote: remote,
-		config: config, proven: proven, bubble: bubble.In(),
+		config: setup.Config, proven: proven, bubble: bubble.In(),
 	}
 	if d.Trust != nil {
 		key.fabric, key.trustee = nil, d.Trustee // each dial opens a fabric of its own, which asks Trust
 	}
-	return &Destination{d, n, f, key}
+	return &Destination{d, n, f, setup, key}, nil
 }
 
 // Up reports whether there is a link on which connections can begin, and whose peer answers.
@@ -121,10 +125,10 @@ func (at *Destination) dial(ctx context.Context, connect link.Connect) (*rconn.C
 	}
 	var s *link.Stream
 	var err error
-	if at.key.config.Dedicated {
+	if at.setup.Dedicated {
 		s, err = noting(ctx, false)
 	} else {
-		s, err = links.Dial(ctx, at.key, noting, link.More{Links: at.key.config.Links, Answer: at.Answer})
+		s, err = links.Dial(ctx, at.key, noting, link.More{Links: at.Config.MostLinks(), Answer: at.Answer})
 	}
 	if err != nil {
 		return nil, err
@@ -148,8 +152,7 @@ func (at *Destination) Link(ctx context.Context, prove func(local netip.Addr) (*
 	if err != nil {
 		return nil, err
 	}
-	setup := at.network.setup(at.Setup, at.fabric, at.Namespace)
-	setup.Config = at.key.config
+	setup := at.setup
 	if prove != nil {
 		if setup.Proof, err = prove(ep.LocalAddr().Addr()); err != nil {
 			_ = ep.Close()

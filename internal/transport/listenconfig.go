@@ -42,7 +42,7 @@ func (lc *ListenConfig) ListenFor(a Answerer, q *Queue, n *Network, addr netip.A
 	if err != nil {
 		return nil, err
 	}
-	setup, err := link.NewSetup(lc.Config)
+	setup, err := n.setup(lc.Config, f, lc.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (lc *ListenConfig) ListenFor(a Answerer, q *Queue, n *Network, addr netip.A
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{Queue: q, network: n, listener: fl, Setup: n.setup(setup, f, lc.Namespace), events: lc.Events, answerer: a, places: most}
+	l := &Listener{Queue: q, network: n, listener: fl, Setup: setup, events: lc.Events, answerer: a, places: most}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
 }

@@ -20,7 +20,7 @@ type Queue struct {
 	failed  error // why nothing more will come
 	closed  bool
 	over    bool          // nothing is added any more, and the addresses are free
-	changed chan struct{} // closed when one of these has changed; nil: no call of Next waits for that
+	changed chan struct{} // closed when one of these has changed, and replaced
 }
 
 // Accepted is a connection that waits for Accept, or an error that Accept returns once.
@@ -32,15 +32,13 @@ type Accepted struct {
 
 // NewQueue returns an empty queue.
 func NewQueue() *Queue {
-	return &Queue{deadline: deadline.New()}
+	return &Queue{deadline: deadline.New(), changed: make(chan struct{})}
 }
 
 // wake has all calls of Next look again. Called with mu held.
 func (q *Queue) wake() {
-	if q.changed != nil {
-		close(q.changed)
-		q.changed = nil
-	}
+	close(q.changed)
+	q.changed = make(chan struct{})
 }
 
 // Push adds to the queue. It does not wait.
@@ -113,7 +111,8 @@ func (q *Queue) next() (a Accepted, changed <-chan struct{}, err error) {
 	switch {
 	case q.over:
 		return a, nil, net.ErrClosed
-	case q.closed: // Reset is called soon
+	case q.closed:
+		return a, q.changed, nil
 	case q.deadline.Expired():
 		return a, nil, os.ErrDeadlineExceeded
 	case len(q.waiting) > 0:
@@ -122,9 +121,6 @@ func (q *Queue) next() (a Accepted, changed <-chan struct{}, err error) {
 		return a, nil, nil
 	case q.failed != nil:
 		return a, nil, q.failed
-	}
-	if q.changed == nil {
-		q.changed = make(chan struct{})
 	}
 	return a, q.changed, nil
 }

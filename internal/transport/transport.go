@@ -55,12 +55,16 @@ func openRDMA(_ Trust, c *link.Config) (fabric.Fabric, error) {
 // each fabric whose queue pairs may be lost while both processes live.
 var reconnect sync.Map // of *link.ReconnectListener by fabric.Fabric
 
-// setup returns what links of the network are made of, in a namespace: s, with what the network knows.
-func (n *Network) setup(s link.Setup, f fabric.Fabric, in netns.Namespace) link.Setup {
+// setup returns what links of the network are made of, in a namespace.
+func (n *Network) setup(c *link.Config, f fabric.Fabric, in netns.Namespace) (link.Setup, error) {
+	s, err := link.NewSetup(c)
+	if err != nil {
+		return s, err
+	}
 	s.Network, s.Namespace, s.Addresses = n.Name, in, n.Addresses
 	if s.ResumeTimeout > 0 && !n.OneHost && in == 0 { // goroutines look for another queue pair
 		r, _ := reconnect.LoadOrStore(f, &link.ReconnectListener{Fabric: f})
 		s.Reconnect = r.(*link.ReconnectListener)
 	}
-	return s
+	return s, nil
 }

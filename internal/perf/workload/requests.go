@@ -12,9 +12,8 @@ const (
 	workBytes = 1 << 10 // of a message
 	httpBytes = 1 << 10 // of a reply
 
-	// setUps is how many connections a round makes. TCP keeps the port of each for a minute, and Linux has 28,000: as
-	// many as seven rounds of two numbers of connections at once take.
-	setUps = 1600
+	// setUps is how many connections a round makes: TCP keeps the port of each for a minute.
+	setUps = 400
 )
 
 // On, Connect and Burst need a MessageServer, HTTP a server with HTTPHandler.

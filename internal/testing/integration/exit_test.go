@@ -93,7 +93,7 @@ func TestCloseSaysWhatAKilledProcessHasNotRead(t *testing.T) {
 		c, p := acceptLeaver(t, at, "waits")
 		require.NoError(t, (&stream{}).receive(c, written))
 		p.stop()
-		_, err := c.Write(make([]byte, 4<<10)) // what the ring of a stopped process has room for
+		_, err := c.Write(make([]byte, 8<<10))
 		require.NoError(t, err)
 		p.kill()
 		if at.network == "tcp" {
