@@ -91,7 +91,10 @@ func (o *options) choose() error {
 		o.peers = strings.Split(usual, ",")
 	}
 	o.setDefaults()
-	if o.tail && o.onDevice() {
+	switch {
+	case o.rounds < 0, o.slice < 0:
+		return errors.New("-rounds and -slice want a number from 1 on, and a time")
+	case o.tail && (o.onDevice() || o.listen != ""):
 		return errors.New("-tail is of one host without its RDMA device")
 	}
 	if (o.beside != "" || o.oneProcess) && o.connect != "" {
@@ -120,14 +123,19 @@ func (o *options) choose() error {
 	if err != nil {
 		return err
 	}
+	var ours, yardsticks bool
 	for _, key := range o.peers {
 		p, err := findPeer(key)
 		if err != nil {
 			return err
 		}
+		ours, yardsticks = ours || p.ours != nil, yardsticks || p.yardstick
 		if o.card != "" {
 			p.program = self
 		}
+	}
+	if o.tail && !(ours && yardsticks) {
+		return errors.New("-tail wants -peers of ringnet, and others to compare them with")
 	}
 	if o.beside != "" {
 		return o.measureBeside(self)

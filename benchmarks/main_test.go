@@ -229,12 +229,16 @@ func TestTailIsNarrowedByFlags(t *testing.T) {
 	require.Len(t, all, 3*3*(3+2+1+1), "strangers, peers, rows")
 	require.Contains(t, all, report.Cell{Peer: "unix", Workload: "ping-pong", Size: 1024, Conns: 256, Busy: 8})
 	require.Contains(t, all, report.Cell{Peer: "shm", Workload: "connect", Conns: 16, Busy: 2})
-	require.Equal(t, []report.Cell{{Peer: "shm", Workload: "grpc", Conns: 4, Busy: 1}},
-		cells("-workloads", "grpc", "-conns", "4", "-busy", "1", "-peers", "shm"))
+	require.Equal(t, []report.Cell{{Peer: "shm", Workload: "grpc", Conns: 4, Busy: 1}, {Peer: "tcp", Workload: "grpc", Conns: 4, Busy: 1}},
+		cells("-workloads", "grpc", "-conns", "4", "-busy", "1", "-peers", "shm,tcp"))
 	o, err := parse([]string{"-tail", "-rounds", "3"})
 	require.NoError(t, err)
 	require.Equal(t, 3, o.rounds)
 	require.Equal(t, 250*time.Millisecond, o.slice)
+	for _, args := range []string{"-tail -peers tcp,unix", "-tail -peers shm", "-tail -listen :0", "-rounds -1", "-slice -10ms"} {
+		_, err := parse(strings.Fields(args))
+		require.Error(t, err, args)
+	}
 	_, err = parse([]string{"-tail", "-workloads", "stream"})
 	require.ErrorContains(t, err, "no row of stream")
 	_, err = parse([]string{"-tail", "-card", "FILE"})
